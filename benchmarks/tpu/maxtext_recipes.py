@@ -98,6 +98,31 @@ MIXTURE = ("megablox=True", "sparse_matmul=True", "num_vocab_tiling=8")
 DROPLESS = (*SHARDED, "remat_policy=full", *MIXTURE, *TILES_OF_FEW_QUERIES)
 
 
+OF_TPU7X = (
+    "--xla_tpu_scoped_vmem_limit_kib=65536",
+    "--xla_tpu_bf16_emission_mode=NATIVE_EMISSION",
+    "--xla_tpu_enable_sparse_core_collective_offload_all_gather=true",
+    "--xla_tpu_enable_sparse_core_collective_offload_2d_all_gather=true",
+    "--xla_tpu_enable_sparse_core_collective_offload_3d_all_gather=true",
+    "--xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter=true",
+    "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
+    "--xla_tpu_enable_sparse_core_collective_offload_reduce_scatter=true",
+    "--xla_tpu_enable_sparse_core_reduce_scatter_v2=true",
+    "--xla_tpu_use_single_sparse_core_for_all_gather_offload=true",
+    "--xla_tpu_use_tc_device_shape_on_sc=true",
+    "--xla_sc_disable_megacore_partitioning=true",
+    "--xla_enable_async_all_gather=true",
+    "--xla_tpu_prefer_async_allgather_to_allreduce=true",
+    "--xla_tpu_enable_latency_hiding_layer_scheduler=true",
+    "--xla_tpu_enable_layer_scheduler_for_dependent_collectives=true",
+    "--xla_tpu_scheduler_percent_shared_memory_limit=150",
+    "--xla_tpu_enable_sparse_core_collective_aggregator=true",
+    "--xla_tpu_enable_all_gather_offload_tracing=true",
+)
+"""Of tpu-recipes' models for tpu7x, for 2026."""
+_OF_JAX = "JAX's own splash attention for tokamax's; tiles"
+
+
 def _like(
     source: str, accelerator: str, model: str, rows: int, length: int, *flags: str, own: tuple[str, ...] = ()
 ) -> Recipe:
@@ -228,6 +253,64 @@ RECIPES: dict[str, Recipe] = {
         ),
         "tpu-recipes, training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
         "moments in float32, as ours; JAX's own splash attention for tokamax's; tiles",
+    ),
+    "mistral-7b-v6e-256": Recipe(
+        *("v6e-256", "mistral-7b", 1536, 8192),
+        (
+            *(*SHARDED, "remat_policy=custom", *OFFLOADED, "out_proj=offload"),
+            *(*TILES_OF_1024, FUSED_BACKWARD),
+        ),
+        (
+            *(*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS),
+            *(*SPARSE_CORE_SUMS, *HOST_OFFLOAD, *NO_WINDOWED_EINSUM),
+        ),
+        "maxtext_trillium_model_configs.py: mistral_7b",
+        "tiles",
+    ),
+    "gemma2-27b-v6e-256": Recipe(
+        *("v6e-256", "gemma2-27b", 512, 8192),
+        (
+            *("ici_fsdp_transpose_parallelism=256", "ici_fsdp_parallelism=1", "attention=flash", "use_iota_embed=True"),
+            *("weight_dtype=float32", "remat_policy=full", *TILES_OF_FEW_QUERIES),
+        ),
+        (*GEMMA_VMEM, *SUM_LAYOUT, *FUSED_GATHERS),
+        "maxtext_trillium_model_configs.py: gemma2_27b_8192",
+        "tiles",
+    ),
+    "gemma4-31b-tpu7x-128": Recipe(
+        *("tpu7x-128", "gemma4-31b", 512, 8192),
+        (
+            *("ici_fsdp_parallelism=16", "ici_fsdp_transpose_parallelism=8", "attention=flash", "use_iota_embed=True"),
+            *("weight_dtype=float32", "num_vocab_tiling=8", "remat_policy=full"),
+            *(*TILES_OF_1024, FUSED_BACKWARD),
+        ),
+        OF_TPU7X,
+        "tpu-recipes, training/ironwood/gemma4-31b/8k-bf16-tpu7x-4x4x4",
+        f"full recomputation, as its own policy takes 95.4 GiB of 94.8 here; {_OF_JAX}",
+        remat="full",
+    ),
+    "gemma4-26b-tpu7x-128": Recipe(
+        *("tpu7x-128", "gemma4-26b-a4b", 2048, 4096),
+        (
+            *(*SHARDED, "model_name=gemma4-26b", "remat_policy=full", "megablox=True", "sparse_matmul=True"),
+            *(f"w{part}_tile_{of}_embed_dim=2816" for part in "io" for of in ("fwd", "dlhs", "drhs")),
+            *(f"w{part}_tile_{of}_mlp_dim=704" for part in "io" for of in ("fwd", "dlhs", "drhs")),
+            *(*TILES_OF_1024, FUSED_BACKWARD),
+        ),
+        OF_TPU7X,
+        "tpu-recipes, training/ironwood/gemma4-26b/4k-bf16-tpu7x-4x4x4",
+        _OF_JAX,
+    ),
+    "gpt-oss-120b-tpu7x-128": Recipe(
+        *("tpu7x-128", "gpt-oss-120b", 1280, 8192),
+        (
+            *("ici_fsdp_parallelism=64", "ici_data_parallelism=2", "attention=flash", "weight_dtype=bfloat16"),
+            *("remat_policy=custom", "decoder_layer_input=offload", "mlpwo=offload", "megablox=True"),
+            *("sparse_matmul=True", *TILES_OF_1024, FUSED_BACKWARD),
+        ),
+        OF_TPU7X,
+        "tpu-recipes, training/ironwood/gpt-oss-120b/8k-bf16-tpu7x-4x4x4",
+        _OF_JAX,
     ),
     "qwen2.5-7b-v6e-8": _like(_V6E, "v6e-8", "qwen2.5-7b", 16, 4096, *_OF_V6E),
     "qwen3-14b-v6e-32": _like(_V6E, "v6e-32", "qwen3-14b", 64, 8192, *_OF_V6E),

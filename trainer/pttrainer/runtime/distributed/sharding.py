@@ -55,20 +55,13 @@ def weight_shardings(mesh: Mesh, abstract: Any, axes: Any) -> Any:
     An axis that its mesh axes do not divide is split by the leading ones that do, or replicated.
     """
     is_axes = lambda x: isinstance(x, tuple)  # noqa: E731
-    platform = _platform(mesh)
+    platform, _ = chip(mesh)
 
     def one(axes: tuple[str | None, ...], array: Any) -> NamedSharding:
         split = logical_axes.weight_split(mesh.shape, axes, array.shape, platform)
         return NamedSharding(mesh, PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in split)))
 
     return jax.tree.map(one, axes, abstract, is_leaf=is_axes)
-
-
-def _platform(mesh: Mesh | jax.sharding.AbstractMesh) -> str:
-    """Return the platform of a mesh's devices; an abstract mesh may not know it, and is then this process's."""
-    if isinstance(mesh, Mesh):
-        return str(mesh.devices.flat[0].platform)
-    return jax.default_backend() if mesh.abstract_device is None else mesh.abstract_device.platform
 
 
 def fitting_batch_spec(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> PartitionSpec:
@@ -147,12 +140,11 @@ def devices() -> int:
     return 1 if mesh.empty else int(mesh.size)
 
 
-def chip() -> tuple[str, str]:
-    """Return platform and device kind of the mesh in context, which may differ from this process's."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is not None:
-        return device.platform, device.device_kind
-    return jax.default_backend(), jax.devices()[0].device_kind
+def chip(mesh: Mesh | jax.sharding.AbstractMesh | None = None) -> tuple[str, str]:
+    """Return platform and device kind of a mesh, that in context without one; or this process's if it does not know."""
+    of = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    device = of.devices.flat[0] if isinstance(of, Mesh) else of.abstract_device or jax.devices()[0]
+    return device.platform, device.device_kind
 
 
 def weight_split(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> list[tuple[str, ...]]:
