@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.builders.peers.models import CASES
 
-from pttrainer.models import Model, ModelConfig
+from pttrainer.models import Model, ModelConfig, from_hf
+from pttrainer.models.forward import remat as remat_module
 from pttrainer.models.shapes.structure import Remat
 
 CONFIG = ModelConfig(
@@ -33,6 +35,25 @@ def test_a_policy_that_keeps_more_multiplies_less() -> None:
     assert products["offload-input-context"] == products["save-context"]
     assert products["offload-input"] == products["full"]
     assert products["none"] == products["full"] - 6
+
+
+@pytest.mark.parametrize(("config", "held"), [(CONFIG, 0), (from_hf(CASES["gemma-4"]), 3)])
+def test_layers_of_one_body_are_computed_again_one_by_one_on_a_tpu(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, held: int
+) -> None:
+    """Each waits for the gradient of its output; its weights do not, whose gathers begin before."""
+    assert [len(scan) for scan in config.scans] == ([held, 1] if held else [1])
+    model = Model(config, remat="full")
+    loss = lambda params: jnp.sum(model.forward(params, *ROWS) ** 2)  # noqa: E731
+    stream = f"tensor<{'x'.join(map(str, TOKENS.shape))}x{config.d_model}xf32>"
+
+    def barriers() -> list[str]:
+        program = jax.jit(jax.grad(loss)).lower(model.abstract()).as_text()
+        return [types for types in re.findall(r"optimization_barrier .* : (.*)", program) if stream in types]
+
+    assert barriers() == []
+    monkeypatch.setattr(remat_module, "chip", lambda: ("tpu", "TPU v6 lite"))
+    assert barriers() == [f"{stream}, {stream}"] * held
 
 
 SENT: list[tuple[Remat, int]] = [

@@ -146,7 +146,7 @@ def _through(
     stacks: list[Any] = []
     for group in scan:
         graphdef, weights = nnx.split(getattr(decoder, group.name))
-        layers.append(_layer(group.config, graphdef, of_pass))
+        layers.append(_layer(group.config, graphdef, of_pass, is_alone=len(scan) == 1))
         flags_L, numbers_L = _flags_and_numbers(group, is_numbered=_is_numbered(of_pass))
         own_LBTP, routes_LBTk = _own_of(group, of_pass.own_BTLP), _routes_of(config, group, of_pass.routes_BTLk)
         stacks.append((weights, flags_L, numbers_L, own_LBTP, routes_LBTk))
@@ -204,7 +204,7 @@ def _flags_and_numbers(group: LayerGroup, *, is_numbered: bool) -> tuple[Array |
     return flags_L, jnp.arange(numbers.start, numbers.stop, numbers.step) if is_numbered else None
 
 
-def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
+def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass, *, is_alone: bool) -> LayerFunction:
     """Return the body of a scan over the layers of a group."""
     kinds, vision = layer_kinds.kinds(config), None if of_pass.embedded is None else config.vision
     whole, *local = (of_pass.views[layer_kinds.view_kind(config, kind)] for kind in kinds)
@@ -232,7 +232,7 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass) -> LayerFunction:
             x_BTD = of_pass.embedded.behind(number, x_BTD)
         return sharding.constrain(x_BTD, ("batch", "sequence", None)), (use, lent)
 
-    return rematerialised(layer, of_pass.remat)
+    return rematerialised(layer, of_pass.remat, is_alone=is_alone)
 
 
 def _select(flag: Array, if_true: View, if_false: View) -> View:

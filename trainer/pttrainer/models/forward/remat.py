@@ -9,6 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from pttrainer.models.attention import flash_kernels
 from pttrainer.models.shapes.structure import KEPT, Part, Remat
+from pttrainer.runtime.distributed.sharding import chip
 
 LayerFunction = Callable[[Array, Any], tuple[Array, Any]]
 """The body of a scan over layers: (x_BTD, of_layer) -> (x_BTD, the layer's result)."""
@@ -22,12 +23,16 @@ NAMES: dict[Part, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def rematerialised(layer: LayerFunction, remat: Remat) -> LayerFunction:
+def rematerialised(layer: LayerFunction, remat: Remat, *, is_alone: bool = True) -> LayerFunction:
     """Return the layer with a policy of what it keeps.
 
     `full` keeps a layer's input only, the policies of `KEPT` the arrays of these parts too, on the device or in its
     host's memory. `none` keeps the results of its weights' products and of attention's kernel, and recomputes
     everything else: writing and reading those arrays costs more than computing them again (36% of a step on CPU).
+
+    is_alone: the scan's body is this layer alone. Of several layers a TPU's compiler would compute many again at once,
+    where memory is free or not; a barrier holds a layer's input until the gradient of its output is there. Weights go
+    around it, so that they are gathered meanwhile.
     """
     policies = jax.checkpoint_policies
     if remat == "none":
@@ -44,7 +49,8 @@ def rematerialised(layer: LayerFunction, remat: Remat) -> LayerFunction:
     else:
         names = _names(KEPT[remat].device)
         policy = policies.save_only_these_names(*names) if names else None
-    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+    is_held = not is_alone and chip()[0] == "tpu"
+    return jax.checkpoint(layer, prevent_cse=(True, False) if is_held else False, policy=policy)
 
 
 def _with_named_input(layer: LayerFunction) -> LayerFunction:
