@@ -313,6 +313,7 @@ RECIPES: dict[str, Recipe] = {
         _OF_JAX,
     ),
     "qwen2.5-7b-v6e-8": _like(_V6E, "v6e-8", "qwen2.5-7b", 16, 4096, *_OF_V6E),
+    "gemma3-4b-v6e-8": _like(_V6E, "v6e-8", "gemma3-4b", 16, 8192, *_OF_V6E, own=("num_vocab_tiling=8",)),
     "qwen3-14b-v6e-32": _like(_V6E, "v6e-32", "qwen3-14b", 64, 8192, *_OF_V6E),
     "gemma4-31b-v6e-256": _like(_V6E, "v6e-256", "gemma4-31b", 512, 8192, *_OF_V6E),
     "olmo3-7b-v5p-16": _like(_V5P, "v5p-16", "olmo3-7b", 32, 8192, *_OF_V5P),

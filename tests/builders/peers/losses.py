@@ -348,7 +348,9 @@ def _blended(given: Tensors, case: Hindsight, hidden_BTD: Array, head_VD: Array)
     assert of is not None
     teacher = sdpo.teacher_of(of, _FixedTeacher(preset("tiny"), given))
     objective = sdpo.Loss(spec, replace(teacher, chunk=2), {})
-    student = SimpleNamespace(config=preset("tiny"), head=lambda params: params, capped=lambda logits: logits)
+    student = SimpleNamespace(
+        config=preset("tiny"), head=lambda params: params, capped=lambda logits: logits, sums_embedding=False
+    )
     taught = objective.teacher if isinstance(objective, HasTeacher) else None
     program: Any = SimpleNamespace(objective=objective, model=student, teacher=taught)
     zeros, old_BT, mask_BT = np.zeros(given.mask_BT.shape, np.int32), jnp.asarray(given.old_BT), given.mask_BT

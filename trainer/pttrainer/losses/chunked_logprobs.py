@@ -51,7 +51,7 @@ class Head(NamedTuple):
     temperature divides the logits; softcap makes them softcap · tanh(x / softcap) first, as in Gemma 2; entropy
     requests that of the predictions; chunk is the number of tokens per row and chunk, by default as many as
     `chunk_size` says; level requests log Σ exp and mean of the logits; trains_entropy lets gradients
-    flow through the entropy.
+    flow through the entropy; sums_embedding: as in `largest_chunk`.
     """
 
     temperature: float = 1.0
@@ -60,10 +60,12 @@ class Head(NamedTuple):
     chunk: int | None = None
     level: bool = False
     trains_entropy: bool = False
+    sums_embedding: bool = False
 
     def sized(self, shape: tuple[int, ...], V: int, D: int = 0) -> Head:
         """Return the head with its chunk size set. D: as in `largest_chunk`."""
-        return self._replace(chunk=self.chunk or chunk_size(shape[0], shape[1], V, D))
+        B, T = shape
+        return self._replace(chunk=self.chunk or chunk_size(B, T, V, D, sums_embedding=self.sums_embedding))
 
     def nothing(self, shape: tuple[int, ...]) -> TokenStats:
         """Return the stats of tokens that do not count."""

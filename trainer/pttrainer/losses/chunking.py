@@ -50,10 +50,11 @@ def chunks(mask_BT: Array, size: int) -> Chunks:
     return Chunks(order_BT, jnp.argsort(order_BT, axis=1), size, pieces)
 
 
-def chunk_size(B: int, T: int, V: int, D: int = 0) -> int:
-    """Return tokens per row and chunk on the mesh in context. D: as in `largest_chunk`."""
+def chunk_size(B: int, T: int, V: int, D: int = 0, *, sums_embedding: bool = False) -> int:
+    """Return tokens per row and chunk on the mesh in context. D, sums_embedding: as in `largest_chunk`."""
     pieces = sharding.pieces("sequence", T)
-    return largest_chunk(B * pieces, T // pieces, V, sharding.devices(), sharding.chip()[0], D)
+    rows, tokens, (platform, _) = B * pieces, T // pieces, sharding.chip()
+    return largest_chunk(rows, tokens, V, sharding.devices(), platform, D, sums_embedding=sums_embedding)
 
 
 def _take(x_BTX: Array, order_BT: Array) -> Array:

@@ -133,8 +133,13 @@ def entropies(program: Program, policy: Params, part: Batch, step_inputs: StepIn
 
 
 def _head(program: Program, *, trains_entropy: bool = False) -> Head:
-    objective, cap = program.objective, program.model.config.final_softcap
-    return Head(objective.temperature, cap, objective.entropy, level=objective.level, trains_entropy=trains_entropy)
+    objective, model = program.objective, program.model
+    return Head(
+        *(objective.temperature, model.config.final_softcap, objective.entropy),
+        level=objective.level,
+        trains_entropy=trains_entropy,
+        sums_embedding=model.sums_embedding,
+    )
 
 
 def _of_critic(

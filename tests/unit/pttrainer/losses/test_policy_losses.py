@@ -1,16 +1,19 @@
 """The chunked head: values against whole logits, gradients, and what never exists."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from tests.builders.trainer.preflight import spec
 
 from pttrainer.losses.chunk_size import largest_chunk
 from pttrainer.losses.chunked_logprobs import Head, token_stats
 from pttrainer.losses.chunking import chunk_size
+from pttrainer.preflight.shapes.job_shapes import shapes_of
 
 B, T, D, V = 3, 11, 8, 23
 
@@ -159,3 +162,22 @@ def test_a_tpus_chunk_grows_with_the_tokens_of_a_device(
     assert rows * largest_chunk(rows, length, words, devices, "tpu", 4096) // devices == tokens
     assert rows * largest_chunk(rows, length, words, devices, "tpu") // devices <= 512  # losses of whole rows
     assert rows * largest_chunk(rows, length, words, devices, "cpu", 4096) <= 128 * devices
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "rows", "length", "tokens", "of_adapters"),
+    [
+        ("gemma3-4b", "v6e-8", 16, 8192, 1024, 256),  # half of 2,560, in a power of two
+        ("gemma3-27b", "v6e-64", 64, 4096, 2048, 128),
+        ("qwen3-0.6b", "v5e-4", 16, 2048, 512, 256),
+        ("llama3.1-8b", "v6e-16", 48, 8192, 1536, 1536),  # a head of its own
+    ],
+)
+def test_a_chunk_that_adds_to_the_embeddings_gradient_has_half_of_the_width(
+    model: str, chip: str, rows: int, length: int, tokens: int, of_adapters: int
+) -> None:
+    def of_device(**training: Any) -> int:
+        return shapes_of(spec(model, chip, batchSize=rows, sequenceLength=length, **training)).head_tokens_per_device
+
+    assert of_device() == tokens
+    assert of_device(lora={"rank": 16}) == of_adapters

@@ -102,6 +102,11 @@ class ModelStructure:
         return {path: one for path, one in self.weights.items() if not lora.is_adapter(path)}
 
     @property
+    def sums_embedding(self) -> bool:
+        """Return True if the head is the embedding, and trained."""
+        return self.config.tied_head and self.adapters is None
+
+    @property
     def decoding_tables(self) -> Weights:
         """Return a sampler's weights outside the layers: in the compute format, with the axes it splits."""
         return {path: self._decoding(path, 0) for path in self.weights if not is_of_layer(path)}

@@ -24,7 +24,6 @@ def loss(of: JobShapes, kept: Buffer) -> list[Buffer]:
         kept,
         Buffer("head, gathered, and its gradient", int(head), "train"),
         _logits(of, fitted.TIED_LOGITS if is_lean else fitted.LOGITS),
-        *_layer_embeddings(of),
     ]
 
 

@@ -113,7 +113,10 @@ class JobShapes:
         rows, tokens = self.micro_rows * pieces, self.spec.training.sequence_length // pieces
         platform = self.slice.platform
         width = self.config.d_model if self.teacher is None and by_token(self.spec.algorithm) else 0
-        size = largest_chunk(rows, tokens, self.config.vocab_size, self.devices, platform, width)
+        size = largest_chunk(
+            *(rows, tokens, self.config.vocab_size, self.devices, platform, width),
+            sums_embedding=self.structure.sums_embedding,
+        )
         return rows * size // (self.row_shards * pieces)
 
     @property
