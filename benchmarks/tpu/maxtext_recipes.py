@@ -119,7 +119,7 @@ OF_TPU7X = (
     "--xla_tpu_enable_sparse_core_collective_aggregator=true",
     "--xla_tpu_enable_all_gather_offload_tracing=true",
 )
-"""Of tpu-recipes' models for tpu7x, for 2026."""
+"""Of tpu-recipes, training/ironwood: Gemma 4."""
 _OF_JAX = "JAX's own splash attention for tokamax's; tiles"
 
 
