@@ -142,6 +142,7 @@ def test_so_does_its_fused_backward_pass(
         ("TPU v6 lite", 256, 8192, None, ((1024, 512), (1024, 1024), (1024, 512))),
         ("TPU v5", 256, 8192, 1024, ((512, 512), (256, 256), (256, 256))),  # Gemma 3's window
         ("TPU v4", 128, 2048, None, ((512, 512), (512, 512), (512, 512))),  # not measured
+        ("TPU v6 lite", 512, 8192, None, ((1024, 1024), (512, 512), (1024, 512))),
         ("TPU7x", 512, 8192, None, ((1024, 512), (1024, 512), (1024, 512))),  # Gemma 4's layers without a window
     ],
 )
