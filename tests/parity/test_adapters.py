@@ -19,7 +19,7 @@ TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
 
 # PEFT stores what transformers fuses: gate and up of all experts as one. It reads ours, one by one, as well.
-APART = [name for name in CASES if name != "qwen-3-moe"]
+APART = [name for name in CASES if name not in ("qwen-3-moe", "mixtral")]
 # One adapter of ours for each matrix in a module of Phi's, in blocks: its rank is not PEFT's.
 ALL_LINEAR = [
     name for name, (targets, _) in CASES.items() if targets == "all-linear" and name in APART and name != "phi-4"

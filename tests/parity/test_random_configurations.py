@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))
 FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gpt_oss", "olmo2", "olmo3", "smollm3",
-    "phi3", "ministral3", "glm4_moe", "gemma4_text",
+    "phi3", "ministral3", "glm4_moe", "gemma4_text", "mixtral",
 )  # fmt: skip
 
 
@@ -42,14 +42,14 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
         "bos_token_id": 0, "eos_token_id": [1, 2], "pad_token_id": 0 if family in ("smollm3", "phi3") else None,
         "rope_parameters": rope(rng),
     }  # fmt: skip
-    if family not in ("qwen2", "mistral", "ministral3", "phi3"):
+    if family not in ("qwen2", "mistral", "ministral3", "mixtral", "phi3"):
         values["attention_bias"] = bool(rng.integers(2))
     if family in ("llama", "smollm3"):
         values |= {"mlp_bias": bool(rng.integers(2))}
     if not family.startswith("gemma") and family != "gpt_oss":
         values |= {"hidden_act": str(rng.choice(["silu", "gelu", "gelu_pytorch_tanh"]))}
     window = int(rng.integers(3, 40))
-    if family in ("mistral", "ministral3", "phi3"):
+    if family in ("mistral", "ministral3", "mixtral", "phi3"):
         values |= {"sliding_window": window if rng.integers(2) else None}
     if family in ("qwen2", "qwen3", "qwen3_moe"):
         values |= {"use_sliding_window": bool(rng.integers(2)), "sliding_window": window, "max_window_layers": 2}
@@ -96,10 +96,10 @@ def some(family: str, rng: np.random.Generator) -> dict[str, Any]:
         values["rope_parameters"] = {"full_attention": rope(rng), "sliding_attention": rope(rng)}
     if family == "gemma3_text":
         values |= {"sliding_window_pattern": int(rng.integers(1, 4))}
-    if family in ("qwen3_moe", "gpt_oss"):
+    if family in ("qwen3_moe", "gpt_oss", "mixtral"):
         experts = int(rng.integers(2, 9))
         values |= {"num_experts_per_tok": int(rng.integers(1, experts + 1))}
-        values |= {"num_local_experts" if family == "gpt_oss" else "num_experts": experts}
+        values |= {"num_experts" if family == "qwen3_moe" else "num_local_experts": experts}
     if family == "qwen3_moe":
         values |= {"moe_intermediate_size": int(rng.integers(10, 50)), "norm_topk_prob": bool(rng.integers(2))}
     if family == "gemma4_text":

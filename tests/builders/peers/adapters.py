@@ -23,6 +23,7 @@ CASES: dict[str, tuple[str, bool]] = {
     "qwen-2.5": ("all-linear", True),
     "qwen-3": ("all-linear", False),
     "qwen-3-moe": ("all-linear", False),
+    "mixtral": ("all-linear", False),
     "deepseek-v3": ("attention", False),
     "phi-4": ("all-linear", True),
     "glm-4.5": ("attention", False),

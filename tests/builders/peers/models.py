@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "mistral": _config("mistral", sliding_window=WINDOW, hidden_size=44),
     "mistral-full": _config("mistral", sliding_window=None, rope_theta=1e6, hidden_size=40, head_dim=14),
+    "mixtral": _config("mixtral", num_local_experts=7, num_experts_per_tok=2, sliding_window=WINDOW, hidden_size=44),
     "qwen-2.5": _config("qwen2", rope_theta=1e6, tie_word_embeddings=True, use_sliding_window=False, hidden_size=60),
     "qwen-2.5-yarn": _config("qwen2", rope_theta=1e6, rope_scaling=YARN, hidden_size=60),
     "qwen-2.5-window": _config(

@@ -62,6 +62,7 @@ def test_the_text_part_of_mistral_3_is_the_model_that_it_nests() -> None:
         ("deepseek-v3.2", {"index_topk_freq": 2, "index_skip_topk_offset": 1}, "accepted: 3 of full, the first"),
         ("gemma-2", {"sliding_window_size": 4095}, "sliding_window_size: 4095: not supported"),
         ("qwen-3.5", {"hidden_act": "gelu"}, "hidden_act: 'gelu': not supported; accepted: silu, swish"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise: 0.1: not supported; accepted: 0.0"),
         ("glm-4.5", {"n_group": 3}, "n_group: 3: accepted: a divisor of the 8 experts"),
         ("glm-4.5", {"topk_group": 1}, "num_experts_per_tok: 3: more than the experts of 1 groups; .* at most 2"),
     ],

@@ -18,6 +18,7 @@ BILLIONS = {
     "gemma3-4b": 3.88, "gemma3-12b": 11.77, "gemma3-27b": 27.01, "gpt-oss-20b": 20.91, "gpt-oss-120b": 116.83,
     "qwen3-235b-a22b": 235.1,
     "qwen3-next-80b": 79.67, "deepseek-v3": 671.0, "deepseek-v3.2": 671.9, "glm-5": 744.0, "kimi-k2": 1026.4,
+    "mixtral-8x7b": 46.70, "mixtral-8x22b": 140.63,
     "mistral-small-24b": 23.57, "ministral3-3b": 3.43, "ministral3-8b": 8.49, "ministral3-14b": 13.51, "olmo3-7b": 7.30,
     "olmo3-32b": 32.23, "smollm3-3b": 3.075, "phi4-14b": 14.66, "glm4.5-air": 106.85, "glm4.5": 352.8,
     "llama4-scout": 107.8, "gemma4-31b": 30.7, "gemma4-26b-a4b": 25.2,

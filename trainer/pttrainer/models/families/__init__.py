@@ -17,7 +17,7 @@ from pttrainer.models.families.config_json.fields import Fields, Raw
 from pttrainer.models.families.deepseek import deepseek_v3, deepseek_v32, glm4_moe
 from pttrainer.models.families.gemma import gemma2, gemma3, gemma4, gemma4_vision
 from pttrainer.models.families.llama import llama, llama4, llama4_vision
-from pttrainer.models.families.mistral import ministral3, mistral, mistral3
+from pttrainer.models.families.mistral import ministral3, mistral, mistral3, mixtral
 from pttrainer.models.families.olmo import olmo2, olmo3
 from pttrainer.models.families.qwen import qwen2, qwen3, qwen3_5, qwen3_moe, qwen3_next, qwen3_vl
 from pttrainer.models.families.qwen import vision as qwen_vision
@@ -28,8 +28,8 @@ FLOAT8_BLOCK = 128
 FAMILIES: dict[str, ModuleType] = {
     family: module
     for module in (
-        llama, llama4, mistral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gemma4, gpt_oss, glm4_moe, olmo2,
-        olmo3, phi3, smollm3, deepseek_v3, deepseek_v32, qwen3_next, qwen3_5,
+        llama, llama4, mistral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, gemma2, gemma3, gemma4, gpt_oss, glm4_moe,
+        olmo2, olmo3, phi3, smollm3, deepseek_v3, deepseek_v32, qwen3_next, qwen3_5,
     )
     for family in getattr(module, "FAMILIES", (module.FAMILY,))
 }  # fmt: skip

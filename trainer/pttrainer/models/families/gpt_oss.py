@@ -5,7 +5,6 @@ from typing import Any
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.families.config_json import common_fields, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.families.qwen.qwen3_moe import read_balance, write_balance
 
 FAMILY = "gpt_oss"
 ARCHITECTURE = "GptOssForCausalLM"
@@ -44,7 +43,7 @@ def read(fields: Fields) -> ModelConfig:
             biased=True,
             clamp=fields.number("swiglu_limit", 7.0),
             slope=fields.number("swiglu_alpha", 1.702),
-            balance_coefficient=read_balance(fields),
+            balance_coefficient=common_fields.read_balance(fields),
         ),
     )
 
@@ -57,7 +56,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
         "rope_theta": config.rope.theta,
         # Absent, it would mean YARN.
         "rope_scaling": rope_fields.write_scaling(config.rope.scaling) or {"rope_type": "default"},
-        **write_balance(config.experts),
+        **common_fields.write_balance(config.experts),
         "hidden_act": "silu",
         "attention_bias": config.qkv_bias,
         "sliding_window": config.window,

@@ -133,6 +133,7 @@ _MISTRAL = {
     "model_type": "mistral", **_sizes(4096, 14_336, 32, 32, 8, 128), "vocab_size": 32_768, "rope_theta": 1_000_000.0,
     "max_position_embeddings": 32_768, "sliding_window": None, "tie_word_embeddings": False,
 }  # fmt: skip
+_MIXTRAL = _MISTRAL | {"model_type": "mixtral", "rms_norm_eps": 1e-5}
 _LLAMA4 = {
     "model_type": "llama4_text", **_sizes(5120, 8192, 48, 40, 8, 128), "max_position_embeddings": 10_485_760,
     "rope_scaling": {
@@ -194,6 +195,8 @@ RAW: dict[str, Raw] = {
         **_GEMMA4_LARGE,
     ),
     "mistral-7b": _MISTRAL,
+    "mixtral-8x7b": _MIXTRAL | {"vocab_size": 32_000},
+    "mixtral-8x22b": _MIXTRAL | _sizes(6144, 16_384, 56, 48, 8, 128) | {"max_position_embeddings": 65_536},
     "deepseek-v3": {
         "model_type": "deepseek_v3",
         "hidden_size": 7168,

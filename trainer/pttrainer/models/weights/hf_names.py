@@ -120,6 +120,12 @@ EXPERTS = _in_layer({
     "mlp.up": "mlp.experts.{e}.up_proj.weight",
     "mlp.down": "mlp.experts.{e}.down_proj.weight",
 })  # fmt: skip
+MIXTRAL_EXPERTS = _in_layer({
+    "mlp.router": "block_sparse_moe.gate.weight",
+    "mlp.gate": "block_sparse_moe.experts.{e}.w1.weight",
+    "mlp.up": "block_sparse_moe.experts.{e}.w3.weight",
+    "mlp.down": "block_sparse_moe.experts.{e}.w2.weight",
+})  # fmt: skip
 # Already stacked, already [in, out]; the columns of gate and up alternate in one tensor.
 BIASED_EXPERTS = _in_layer({
     "mlp.router": "mlp.router.weight",
@@ -306,6 +312,8 @@ def _of_layers(config: ModelConfig) -> Names:
     parts += [LAYER_INPUT] * (config.layer_embeddings is not None) + [LAYER_SCALAR] * config.layer_scalars
     if config.family == "llama4_text":
         parts += [_llama4(config)]
+    elif config.family == "mixtral":
+        parts += [MIXTRAL_EXPERTS]
     elif config.experts is not None and config.experts.beside_mlp:
         parts += [_experts_beside_mlp(config)]
     elif config.experts is None:

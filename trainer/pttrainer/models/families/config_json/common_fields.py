@@ -1,9 +1,9 @@
-"""Keys that all families share in `config.json`: sizes, tokens, local layers."""
+"""Keys that families share in `config.json`: sizes, tokens, local layers, the balance of experts."""
 
 from collections.abc import Callable
 from typing import Any
 
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.families.config_json import rope_fields
 from pttrainer.models.families.config_json.fields import REQUIRED, Fields
 from pttrainer.models.families.config_json.rope_fields import GLOBAL, LOCAL
@@ -130,3 +130,16 @@ def local_layers(fields: Fields, layers: int, is_local: Callable[[int], bool]) -
 def layer_types(config: ModelConfig) -> list[str]:
     """Return the value of `layer_types`."""
     return [LOCAL if config.is_local(layer) else GLOBAL for layer in range(config.layers)]
+
+
+def read_balance(fields: Fields) -> float:
+    """Return the load-balance weight; as in transformers, only files that output router logits have one."""
+    coefficient = fields.number("router_aux_loss_coef", 0.001)
+    return coefficient if fields.flag("output_router_logits", False) else 0.0
+
+
+def write_balance(experts: Experts) -> dict[str, Any]:
+    """Return the keys that `read_balance` reads."""
+    if not experts.balance_coefficient:
+        return {"output_router_logits": False}
+    return {"output_router_logits": True, "router_aux_loss_coef": experts.balance_coefficient}

@@ -1,1 +1,1 @@
-"""Mistral and Ministral 3."""
+"""Mistral, Mixtral and Ministral 3."""

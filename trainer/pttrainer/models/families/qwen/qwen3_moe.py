@@ -44,7 +44,7 @@ def read(
             per_token=fields.integer("num_experts_per_tok", per_token),
             d_ff=fields.integer("moe_intermediate_size", d_ff),
             normalised=fields.flag("norm_topk_prob", normalised),
-            balance_coefficient=read_balance(fields),
+            balance_coefficient=common_fields.read_balance(fields),
         ),
     )
 
@@ -54,7 +54,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
     assert config.experts is not None
     return {
         **common_fields.write_plain(config, ARCHITECTURE),
-        **write_balance(config.experts),
+        **common_fields.write_balance(config.experts),
         "use_sliding_window": config.window is not None,
         "sliding_window": config.window,
         "num_experts": config.experts.count,
@@ -73,16 +73,3 @@ def read_dense_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
     if all(flags):
         fields.refuse("mlp_only_layers", "a list that leaves a layer with experts")
     return flags if any(flags) else ()
-
-
-def read_balance(fields: Fields) -> float:
-    """Return the load-balance weight; as in transformers, only files that output router logits have one."""
-    coefficient = fields.number("router_aux_loss_coef", 0.001)
-    return coefficient if fields.flag("output_router_logits", False) else 0.0
-
-
-def write_balance(experts: Experts) -> dict[str, Any]:
-    """Return the keys that `read_balance` reads."""
-    if not experts.balance_coefficient:
-        return {"output_router_logits": False}
-    return {"output_router_logits": True, "router_aux_loss_coef": experts.balance_coefficient}

@@ -8,7 +8,7 @@ from typing import Any
 from pttrainer.models.config import Delta, Experts, ModelConfig
 from pttrainer.models.families.config_json import common_fields, rope_fields
 from pttrainer.models.families.config_json.fields import Fields
-from pttrainer.models.families.qwen.qwen3_moe import read_balance, read_dense_layers, write_balance
+from pttrainer.models.families.qwen.qwen3_moe import read_dense_layers
 from pttrainer.models.families.qwen.vision import ROPE_OF_IMAGES
 
 FAMILY = "qwen3_next"
@@ -108,7 +108,7 @@ def read_experts(fields: Fields, count: int, per_token: int, *, normalised: bool
         per_token=fields.integer("num_experts_per_tok", per_token),
         d_ff=fields.integer("moe_intermediate_size", 512),
         normalised=normalised,
-        balance_coefficient=read_balance(fields),
+        balance_coefficient=common_fields.read_balance(fields),
         shared_d_ff=fields.integer("shared_expert_intermediate_size", 512),
         shared_gated=True,
     )
@@ -117,7 +117,7 @@ def read_experts(fields: Fields, count: int, per_token: int, *, normalised: bool
 def write_experts(experts: Experts) -> dict[str, Any]:
     """Return the keys that `read_experts` reads."""
     return {
-        **write_balance(experts),
+        **common_fields.write_balance(experts),
         "num_experts": experts.count,
         "num_experts_per_tok": experts.per_token,
         "moe_intermediate_size": experts.d_ff,
