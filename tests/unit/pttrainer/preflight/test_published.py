@@ -21,7 +21,8 @@ BILLIONS = {
     "mixtral-8x7b": 46.70, "mixtral-8x22b": 140.63,
     "mistral-small-24b": 23.57, "ministral3-3b": 3.43, "ministral3-8b": 8.49, "ministral3-14b": 13.51, "olmo3-7b": 7.30,
     "olmo3-32b": 32.23, "smollm3-3b": 3.075, "phi4-14b": 14.66, "glm4.5-air": 106.85, "glm4.5": 352.8,
-    "llama4-scout": 107.8, "gemma4-31b": 30.7, "gemma4-26b-a4b": 25.2,
+    "llama4-scout": 107.8, "llama4-maverick": 400.7, "llama3.1-405b": 405.85,
+    "gemma4-31b": 30.7, "gemma4-26b-a4b": 25.2,
     # Their authors' 5.1 and 8 count the encoders of images (0.15) and of sound (0.3), too.
     "gemma4-e2b": 4.63, "gemma4-e4b": 7.46,
 }  # fmt: skip

@@ -155,6 +155,7 @@ _DEEPSEEK_YARN = {"type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, "origina
 RAW: dict[str, Raw] = {
     "llama3.1-8b": _llama3(_sizes(4096, 14_336, 32, 32, 8, 128), 8.0, tied=False),
     "llama3.1-70b": _llama3(_sizes(8192, 28_672, 80, 64, 8, 128), 8.0, tied=False),
+    "llama3.1-405b": _llama3(_sizes(16_384, 53_248, 126, 128, 8, 128), 8.0, tied=False),
     "llama3.2-1b": _llama3(_sizes(2048, 8192, 16, 32, 8, 64), 32.0, tied=True),
     "llama3.2-3b": _llama3(_sizes(3072, 8192, 28, 24, 8, 128), 32.0, tied=True),
     "qwen2.5-0.5b": _qwen2(_sizes(896, 4864, 24, 14, 2, 64), tied=True, vocab=151_936),
@@ -239,6 +240,13 @@ RAW: dict[str, Raw] = {
         "rope_scaling": {**_DEEPSEEK_YARN, "beta_fast": 1, "beta_slow": 1, "factor": 32},
     },
     "llama4-scout": _LLAMA4,
+    "llama4-maverick": {
+        **_LLAMA4,
+        "max_position_embeddings": 1_048_576,
+        "rope_scaling": None,
+        "num_local_experts": 128,
+        "interleave_moe_layer_step": 2,
+    },
     "mistral-small-24b": _MISTRAL_SMALL,
     "ministral3-3b": _ministral3(_sizes(3072, 9216, 26, 32, 8, 128), tied=True),
     "ministral3-8b": _ministral3(_sizes(4096, 14_336, 34, 32, 8, 128), tied=False),

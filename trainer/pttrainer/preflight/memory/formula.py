@@ -1,8 +1,9 @@
 """Memory of a train step without the compiler: arguments exactly, temporaries by a formula.
 
 Letters: T tokens per device and pass, L layers, D model, F feed-forward, Q query, key and value widths together,
-V vocabulary, t tensor shards, W weights of a layer; of experts, a token's k count for F, and all for W. G: bytes of
-the gradients that a device holds. R: of what the backward pass keeps of every layer.
+V vocabulary, t tensor shards, W weights of a layer; of experts, a token's k count for F, with a number of their own
+in place of `mlp`, and all for W. G: bytes of the gradients that a device holds. R: of what the backward pass keeps of
+every layer.
 
     loss        R + head · V·D/t + logits · N·V/t
                                               the head gathered, its gradient, and the logits of a chunk of N tokens;

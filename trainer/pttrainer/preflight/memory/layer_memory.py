@@ -37,7 +37,7 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     """Return the largest layer's activations and gathered weights."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
     kinds = _kinds(config)
-    activations = max(tokens * _activations(kind) / tensor + tokens * _routed(of, kind) for kind in kinds)
+    activations = max(tokens * _activations(of, kind) / tensor + tokens * _routed(of, kind) for kind in kinds)
     gathered = max(_gathered(of, kind) for kind in kinds)
     widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
     return [
@@ -113,10 +113,15 @@ def _products(of: JobShapes, config: ModelConfig) -> int:
     return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
 
 
-def _activations(config: ModelConfig) -> float:
+def _activations(of: JobShapes, config: ModelConfig) -> float:
     """Return bytes per token of one layer, both passes."""
-    attention = fitted.NORMED_ATTENTION if config.qk_norm else fitted.ATTENTION
-    return fitted.MLP * _feed_forward(config) + attention * _width(config)
+    attention = (fitted.NORMED_ATTENTION if config.qk_norm else fitted.ATTENTION) * _width(config)
+    experts = config.experts
+    if experts is None:
+        return attention + fitted.MLP * config.d_ff
+    is_plain = of.structure.adapters is None and not experts.biased
+    routed = (fitted.EXPERTS if is_plain else fitted.BIASED_EXPERTS) * experts.per_token * experts.d_ff
+    return attention + routed + fitted.MLP * experts.shared_d_ff
 
 
 def _routed(of: JobShapes, config: ModelConfig) -> float:
@@ -152,5 +157,9 @@ def _gathered(of: JobShapes, config: ModelConfig) -> float:
     if config.experts is None:
         return dense * (attention + 3 * config.d_model * config.d_ff)
     experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
-    each = fitted.GATHERED_EXPERTS if of.structure.adapters is None else fitted.FROZEN_EXPERTS
+    if of.structure.adapters is not None:
+        each = fitted.FROZEN_EXPERTS
+    else:
+        takes_turns = any(len(scan) > 1 for scan in of.config.scans)
+        each = fitted.GATHERED_EXPERTS_IN_TURNS if takes_turns else fitted.GATHERED_EXPERTS
     return dense * (attention + 3 * config.d_model * config.experts.shared_d_ff) + each * experts
