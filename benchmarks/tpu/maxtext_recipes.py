@@ -162,6 +162,13 @@ RECIPES: dict[str, Recipe] = {
         "maxtext_trillium_model_configs.py: llama3_1_8b_8192_no_collective_matmul; tpu-recipes, trillium, v6e-16",
         "tiles",
     ),
+    "mixtral-8x7b-v6e-256": Recipe(
+        *("v6e-256", "mixtral-8x7b", 2560, 4096),
+        (*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", *TILES_OF_FEW_QUERIES),
+        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
+        "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
+        "10 rows a chip, as with its 12 MaxText 0.2.2 takes 31.5 of 31.25 GiB here; tiles",
+    ),
     "qwen3-30b-a3b-v6e-64": Recipe(
         *("v6e-64", "qwen3-30b-a3b", 768, 4096),
         DROPLESS,
@@ -203,6 +210,16 @@ RECIPES: dict[str, Recipe] = {
         (*DATA_PARALLEL, *FUSED_GATHERS),
         "maxtext_v5p_model_configs.py: llama2_70b_v5p_128",
         "Llama 3.1 for Llama 2, which has 32,000 words in place of 128,256",
+    ),
+    "llama3.1-405b-v5p-1024": Recipe(
+        *("v5p-1024", "llama3.1-405b", 1024, 8192),
+        (
+            *(*SHARDED, "remat_policy=custom", "context=offload", "mlpwo=offload", "num_vocab_tiling=4"),
+            *(*TILES_OF_1024, "sa_block_q_dq=1024", "sa_block_kv_dq=1024"),
+        ),
+        (*DENSE_VMEM, *FUSED_GATHERS, *HOST_OFFLOAD),
+        "maxtext_v5p_model_configs.py: llama3_1_405b_8192_v5p_1024",
+        "tiles",
     ),
     "llama4-scout-v5p-256": Recipe(
         *("v5p-256", "llama4-scout", 1024, 8192),
@@ -252,6 +269,35 @@ RECIPES: dict[str, Recipe] = {
         ),
         "tpu-recipes, training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
         f"moments in float32, as ours; {_OF_JAX}",
+    ),
+    "llama3.1-405b-tpu7x-512": Recipe(
+        *("tpu7x-512", "llama3.1-405b", 1536, 8192),
+        (
+            *(*SHARDED, "remat_policy=custom", "decoder_layer_input=offload", "mlpwo=offload", "key_proj=device"),
+            *("value_proj=device", "sa_q_layout=SEQ_MINOR", "sa_k_layout=SEQ_MINOR", "sa_v_layout=HEAD_DIM_MINOR"),
+            *(*TILES_OF_1024, "sa_block_kv_dkv_compute=512", FUSED_BACKWARD, "num_vocab_tiling=4"),
+        ),
+        (
+            *("--xla_tpu_scoped_vmem_limit_kib=65536", "--xla_tpu_bf16_emission_mode=NATIVE_EMISSION"),
+            "--xla_tpu_enable_sparse_core_reduce_scatter_v2=true",
+            "--xla_tpu_use_single_sparse_core_for_all_gather_offload=true",
+            "--xla_tpu_enable_sparse_core_collective_offload_all_gather=true",
+            "--xla_tpu_enable_sparse_core_collective_offload_2d_all_gather=true",
+            "--xla_tpu_enable_sparse_core_collective_offload_3d_all_gather=true",
+            "--xla_tpu_enable_all_gather_offload_tracing=true",
+            "--xla_tpu_use_tc_device_shape_on_sc=true",
+            "--xla_sc_disable_megacore_partitioning=true",
+            "--xla_tpu_enable_async_collective_fusion_fuse_all_gather=false",
+            "--xla_enable_async_all_gather=true",
+            "--xla_tpu_prefer_async_allgather_to_allreduce=true",
+            "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
+            "--xla_tpu_enable_sparse_core_collective_offload_reduce_scatter=true",
+            "--xla_tpu_enable_sparse_core_offload_queuing_in_lhs=true",
+            "--xla_tpu_enable_ici_ar_pipelining=true",
+        ),
+        "tpu-recipes, training/ironwood/llama3.1-405b/8k-bf16-tpu7x-4x8x8",
+        f"moments in float32, as ours; {_OF_JAX}",
+        remat="offload-input",
     ),
     "mistral-7b-v6e-256": Recipe(
         *("v6e-256", "mistral-7b", 1536, 8192),
@@ -313,8 +359,13 @@ RECIPES: dict[str, Recipe] = {
     "gemma4-31b-v6e-256": _like(_V6E, "v6e-256", "gemma4-31b", 512, 8192, *_OF_V6E),
     "olmo3-7b-v5p-16": _like(_V5P, "v5p-16", "olmo3-7b", 32, 8192, *_OF_V5P),
     "gemma3-27b-v5p-64": _like(_V5P, "v5p-64", "gemma3-27b", 64, 8192, *_OF_V5P),
-    "mistral-7b-v5e-64": _like("MaxText's defaults", "v5e-64", "mistral-7b", 128, 4096),
-    "qwen3-32b-tpu7x-64": _like("MaxText's defaults", "tpu7x-64", "qwen3-32b", 128, 8192),
+    "mistral-7b-v5e-64": _like(
+        *("maxtext_v5e_model_configs.py: llama3_1_8b_8192_v5e_256", "v5e-64", "mistral-7b", 128, 4096),
+        *(*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS),
+    ),
+    "qwen3-32b-tpu7x-64": _like(
+        *("tpu-recipes, training/ironwood: Gemma 4", "tpu7x-64", "qwen3-32b", 128, 8192, *OF_TPU7X)
+    ),
     "llama4-scout-v5p-128": _like(
         *(_V5P, "v5p-128", "llama4-scout", 128, 4096, *_OF_V5P), own=("model_name=llama4-17b-16e", *MIXTURE)
     ),

@@ -131,6 +131,12 @@ def test_the_optimizer_reads_embedding_and_head_as_they_are_stored() -> None:
     assert sorted(copies) == ["bf16", "bf16", "f32"]  # what is looked up; the head's gradient, and the embedding's
 
 
+def test_the_gradient_of_logits_is_not_copied_where_words_fill_no_lanes() -> None:
+    text = step_of_llama("full")
+    assert re.search(r"\[512,1000\]\S* fusion\(", text)  # two rows of 256 tokens
+    assert not re.search(r"\[(512|2,256),1000\]\S* copy\(", text)
+
+
 @pytest.mark.parametrize(("remat", "runs"), [("full", 2), ("save-context", 1), ("save-qkv-context", 1), ("none", 1)])
 def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, runs: int) -> None:
     kernels = re.findall(r"%(splash_mha_fwd\S*) = .* custom-call\(", step_of_llama(remat))
