@@ -19,6 +19,8 @@ import pytest
 
 if TYPE_CHECKING:
     # Imported where it is used: `make aot` runs some of these tests without a Kubernetes client.
+    from pathlib import Path
+
     from tests.builders.cluster.api_access import Cluster
 
 
@@ -33,6 +35,15 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of the session's cluster, in which everything of ours runs until the last test, whichever room's asked first."""
+    from tests.builders.cluster.control_planes import with_our_processes
+
+    with with_our_processes(cluster, tmp_path_factory.getbasetemp()) as access:
+        yield access
 
 
 @pytest.fixture(scope="session")

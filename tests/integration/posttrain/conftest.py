@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.cluster.control_planes import with_our_processes
 
 import posttrain
 from ptkube.errors import ApiError
@@ -15,11 +14,10 @@ from ptkube.resources import NAMESPACES, NODES
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with with_our_processes(cluster, tmp_path_factory.getbasetemp()) as access:
-        if [node["metadata"]["name"] for node in cluster.kube.list(NODES).items] != ["local"]:
-            pytest.skip("pods of a real cluster do not see this machine's files")
-        yield access
+def kubeconfig(kubeconfig: Path, cluster: Any) -> Path:
+    if [node["metadata"]["name"] for node in cluster.kube.list(NODES).items] != ["local"]:
+        pytest.skip("pods of a real cluster do not see this machine's files")
+    return kubeconfig
 
 
 @pytest.fixture

@@ -11,20 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.cluster.control_planes import with_our_processes
 
 from ptkube.errors import ApiError
 from ptkube.resources import NAMESPACES, POSTTRAINJOBS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="session")
-def kubeconfig(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of the session's cluster, in which everything of ours runs (a cluster with nodes of its own keeps them)."""
-    # One place for all rooms' tests: a second `up` there finds the first.
-    with with_our_processes(cluster, tmp_path_factory.getbasetemp()) as access:
-        yield access
 
 
 @pytest.fixture

@@ -5,22 +5,22 @@ Each steps aside where the real one is at work; a cluster with nodes of its own 
 
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.builders.cluster import manifests as waiting
 from tests.builders.cluster.api_access import find
-from tests.builders.cluster.control_planes import with_our_processes
 
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, NAMESPACES, PODS, POSTTRAINJOBS, Manifest, Resource
 
 
 @pytest.fixture(scope="session")
-def kube(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+def kube(cluster: Any, kubeconfig: Path) -> Kube:
     """A client of the session's cluster, in which everything of ours runs."""
-    with with_our_processes(cluster, tmp_path_factory.getbasetemp()):
-        yield cluster.kube
+    client: Kube = cluster.kube
+    return client
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.cluster.control_planes import with_our_processes
 from tests.builders.servers import bucket as buckets
 
 from ptctl.cluster.doctor import pods
@@ -22,10 +22,9 @@ BUCKET = "gs://lab/runs"
 
 
 @pytest.fixture
-def kube(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    with with_our_processes(cluster, tmp_path_factory.getbasetemp()):
-        yield cluster.kube
-        until(lambda: left(cluster.kube) == [])
+def kube(cluster: Any, kubeconfig: Path) -> Iterator[Kube]:
+    yield cluster.kube
+    until(lambda: left(cluster.kube) == [])
 
 
 def left(kube: Kube) -> list[str]:
