@@ -16,6 +16,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from pttrainer.models.attention import splash_blocks
@@ -256,8 +257,8 @@ def _splash(
 ) -> Array:
     """Attend with splash, which supports grouped queries, segments, windows, soft caps, sinks and any head size.
 
-    Arrays are turned to its order before the choice of a window: a branch's inputs and results have an order of their
-    own, and would be copied to the kernel's.
+    Arrays are turned to its order before the choice of a window, and their layout is said: a branch's inputs and
+    results have an order of their own, and would be copied to the kernel's.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
@@ -285,9 +286,15 @@ def _splash(
 
         return jax.vmap(row)
 
+    def in_order(x_BNTH: Array) -> Array:
+        if is_local is None or interpret:
+            return x_BNTH
+        pinned: Array = with_layout_constraint(x_BNTH, Layout((0, 1, 2, 3)))
+        return pinned
+
     scaled = q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
-    q_BNTH, k_BKTH, v_BKTH = (jnp.swapaxes(_filled_up(x, padded), 1, 2) for x in (scaled, k_BTKH, v_BTKH))
-    out_BNTH = _either(rows, window, is_local, q_BNTH, k_BKTH, v_BKTH, _filled_up(segments_BT, padded))
+    inputs = (in_order(jnp.swapaxes(_filled_up(x, padded), 1, 2)) for x in (scaled, k_BTKH, v_BTKH))
+    out_BNTH = in_order(_either(rows, window, is_local, *inputs, _filled_up(segments_BT, padded)))
     return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
 
 
