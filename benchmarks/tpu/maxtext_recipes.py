@@ -142,6 +142,8 @@ def _like(
 
 _V6E = "maxtext_trillium_model_configs.py: llama3_1_8b_8192_no_collective_matmul"
 _OF_V6E = (*DENSE_VMEM, *SUM_LAYOUT, *DATA_PARALLEL, *FUSED_GATHERS, *NO_WINDOWED_EINSUM)
+_DROPLESS = "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless"
+_OF_DROPLESS = (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL)
 _V5P, _OF_V5P = "maxtext_v5p_model_configs.py: llama2_70b_v5p_128", (*DATA_PARALLEL, *FUSED_GATHERS)
 
 RECIPES: dict[str, Recipe] = {
@@ -165,23 +167,23 @@ RECIPES: dict[str, Recipe] = {
     "mixtral-8x7b-v6e-256": Recipe(
         *("v6e-256", "mixtral-8x7b", 2560, 4096),
         (*SHARDED, "remat_policy=full", "megablox=True", "sparse_matmul=True", *TILES_OF_FEW_QUERIES),
-        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
-        "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
+        _OF_DROPLESS,
+        _DROPLESS,
         "10 rows a chip, as with its 12 MaxText 0.2.2 takes 31.5 of 31.25 GiB here; tiles",
     ),
     "qwen3-30b-a3b-v6e-64": Recipe(
         *("v6e-64", "qwen3-30b-a3b", 768, 4096),
         DROPLESS,
-        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
-        "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
+        _OF_DROPLESS,
+        _DROPLESS,
         "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens, because "
         "logits of 151,936 words are 30 GB a chip; tiles",
     ),
     "gpt-oss-20b-v6e-64": Recipe(
         *("v6e-64", "gpt-oss-20b", 512, 4096),
         (*DROPLESS, "weight_dtype=bfloat16"),
-        (*MOE_VMEM, *FUSED_GATHERS, *DATA_PARALLEL),
-        "maxtext_trillium_model_configs.py: mixtral_8x7b_dropless",
+        _OF_DROPLESS,
+        _DROPLESS,
         "the model, of which there is no recipe for a v6e; 64 chips for 256; the loss in 8 pieces of tokens; tiles; "
         "parameters in bfloat16, without which MaxText 0.2.2 cannot differentiate the sinks",
     ),
@@ -269,35 +271,6 @@ RECIPES: dict[str, Recipe] = {
         ),
         "tpu-recipes, training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
         f"moments in float32, as ours; {_OF_JAX}",
-    ),
-    "llama3.1-405b-tpu7x-512": Recipe(
-        *("tpu7x-512", "llama3.1-405b", 1536, 8192),
-        (
-            *(*SHARDED, "remat_policy=custom", "decoder_layer_input=offload", "mlpwo=offload", "key_proj=device"),
-            *("value_proj=device", "sa_q_layout=SEQ_MINOR", "sa_k_layout=SEQ_MINOR", "sa_v_layout=HEAD_DIM_MINOR"),
-            *(*TILES_OF_1024, "sa_block_kv_dkv_compute=512", FUSED_BACKWARD, "num_vocab_tiling=4"),
-        ),
-        (
-            *("--xla_tpu_scoped_vmem_limit_kib=65536", "--xla_tpu_bf16_emission_mode=NATIVE_EMISSION"),
-            "--xla_tpu_enable_sparse_core_reduce_scatter_v2=true",
-            "--xla_tpu_use_single_sparse_core_for_all_gather_offload=true",
-            "--xla_tpu_enable_sparse_core_collective_offload_all_gather=true",
-            "--xla_tpu_enable_sparse_core_collective_offload_2d_all_gather=true",
-            "--xla_tpu_enable_sparse_core_collective_offload_3d_all_gather=true",
-            "--xla_tpu_enable_all_gather_offload_tracing=true",
-            "--xla_tpu_use_tc_device_shape_on_sc=true",
-            "--xla_sc_disable_megacore_partitioning=true",
-            "--xla_tpu_enable_async_collective_fusion_fuse_all_gather=false",
-            "--xla_enable_async_all_gather=true",
-            "--xla_tpu_prefer_async_allgather_to_allreduce=true",
-            "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
-            "--xla_tpu_enable_sparse_core_collective_offload_reduce_scatter=true",
-            "--xla_tpu_enable_sparse_core_offload_queuing_in_lhs=true",
-            "--xla_tpu_enable_ici_ar_pipelining=true",
-        ),
-        "tpu-recipes, training/ironwood/llama3.1-405b/8k-bf16-tpu7x-4x8x8",
-        f"moments in float32, as ours; {_OF_JAX}",
-        remat="offload-input",
     ),
     "mistral-7b-v6e-256": Recipe(
         *("v6e-256", "mistral-7b", 1536, 8192),

@@ -161,7 +161,7 @@ def test_rotations_do_not_cut_heads_in_halves() -> None:
     assert not re.search(halves, step_of_llama("full"))
 
 
-@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "windows"])
+@pytest.mark.parametrize("config", [LLAMA, replace(GEMMA, qk_norm=True)], ids=["llama", "normed, with windows"])
 def test_queries_keys_and_values_are_not_copied_into_another_order(config: ModelConfig) -> None:
     text = compiled(Model(replace(config, head_dim=128), "bfloat16", remat="full"), "v6e:2x2")
     assert not re.findall(r"%\S+ = bf16\[2,(?:256,[24]|[24],256),128\]\S* (?:copy|transpose)\(", text)

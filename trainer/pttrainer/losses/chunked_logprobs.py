@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from pttrainer.batch import Batch
 from pttrainer.losses.chunking import Chunks, chunk_size, chunks
 from pttrainer.losses.head_gradient import gathered, head_gradient
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.layouts import row_major
 from pttrainer.runtime.tpu_tiles import LANES
 
 
@@ -214,7 +214,7 @@ def _logits(hidden_BCD: Array, head_VD: Array, head: Head) -> Array:
     logits_NV = jnp.matmul(hidden_BCD.reshape(B * C, D), head_VD.T, preferred_element_type=jnp.float32)
     if head_VD.shape[0] % LANES and sharding.chip()[0] == "tpu":
         # Words that fill no lanes would be rows of tiles, and the gradient turned for one of its two products.
-        logits_NV = with_layout_constraint(logits_NV, Layout((0, 1)))
+        logits_NV = row_major(logits_NV)
     logits_BCV = logits_NV.reshape(B, C, -1)
     if head.softcap is not None:
         logits_BCV = head.softcap * jnp.tanh(logits_BCV / head.softcap)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from pttrainer.models.attention import splash_blocks
@@ -24,6 +23,7 @@ from pttrainer.models.attention.dot_product import Scoring
 from pttrainer.models.config import ModelConfig
 from pttrainer.runtime import host_code
 from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.layouts import row_major
 from pttrainer.runtime.tpu_tiles import filled_up
 
 Kernel = Literal["plain", "splash", "cudnn", "cpu"]
@@ -287,10 +287,7 @@ def _splash(
         return jax.vmap(row)
 
     def in_order(x_BNTH: Array) -> Array:
-        if is_local is None or interpret:
-            return x_BNTH
-        pinned: Array = with_layout_constraint(x_BNTH, Layout((0, 1, 2, 3)))
-        return pinned
+        return x_BNTH if is_local is None or interpret else row_major(x_BNTH)
 
     scaled = q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
     inputs = (in_order(jnp.swapaxes(_filled_up(x, padded), 1, 2)) for x in (scaled, k_BTKH, v_BTKH))

@@ -21,10 +21,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from pttrainer.models.attention.kv_cache import KVCache, Layer, LayerKV
 from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.layouts import row_major
 from pttrainer.runtime.tpu_tiles import filled_up
 
 PAGE = 64
@@ -119,8 +119,7 @@ def _copy_prompt(pages_EX: Array, layer: LayerKV, at: tuple[Array, ...], is_spli
         old = lax.dynamic_slice_in_dim(pages_EX, page, new.shape[1], axis=1)
         pages_EX = lax.dynamic_update_slice_in_dim(pages_EX, jnp.where(is_here, new, old), page, axis=1)
     # Else the loop around this may lay all pages out as suits this copy, and turn them at every token.
-    laid_out: Array = with_layout_constraint(pages_EX, Layout(tuple(range(pages_EX.ndim))))
-    return laid_out
+    return row_major(pages_EX)
 
 
 def _one_prompt(x_PKXX: Array, which: Array, is_split: bool) -> Array:

@@ -30,6 +30,7 @@ from jax.sharding import PartitionSpec
 from pttrainer.runtime import tpu_tiles
 from pttrainer.runtime.distributed import logical_axes, sharding
 from pttrainer.runtime.distributed.logical_axes import BATCH_AXES, Axes
+from pttrainer.runtime.layouts import row_major
 from pttrainer.runtime.tpu_tiles import LANES
 
 HEADS = ("heads", "kv_heads")
@@ -164,7 +165,7 @@ def _as_stored(w_XY: Array) -> Array:
 
     Or the gradients of all layers would be in that of what is gathered, and be copied for the optimizer.
     """
-    return with_layout_constraint(w_XY, Layout((0, 1))) if w_XY.shape[1] % LANES == 0 else w_XY
+    return row_major(w_XY) if w_XY.shape[1] % LANES == 0 else w_XY
 
 
 def _with_lanes(w_XY: Array, axes: Axes) -> Array:
@@ -212,7 +213,7 @@ def table_as_stored(table_VD: Array) -> Array:
     of = PartitionSpec(None, names)
 
     def local(part_VD: Array) -> Array:
-        return _table_as_stored(with_layout_constraint(part_VD, Layout((0, 1))))
+        return _table_as_stored(row_major(part_VD))
 
     pinned: Array = jax.shard_map(local, in_specs=of, out_specs=of)(table_VD)
     return pinned

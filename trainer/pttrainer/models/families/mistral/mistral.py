@@ -19,7 +19,7 @@ def read(
     usual_window: int | None = 4096,
     experts: Experts | None = None,
 ) -> ModelConfig:
-    """Return the config in a `config.json`. Named but for experts are defaults; experts: in place of the MLPs."""
+    """Return the config in a `config.json`. Named are the family, its defaults, and experts in place of the MLPs."""
     common = common_fields.read(
         fields, vocab_size=32_000, kv_heads=8, max_positions=131_072, bos=(1,), eos=(2,), norm_eps=norm_eps
     )
