@@ -92,7 +92,7 @@ class Parallelism(SpecModel):
     tensor: AxisSize = "auto"
     """Shards of each layer's matrices; auto is 1."""
     sequence: AxisSize = "auto"
-    """Shards of the sequence; auto is 1."""
+    """Devices that share a row's tokens, for long rows, and split weights as fsdp does; auto is 1."""
     expert: AxisSize = "auto"
     """Shards of a mixture's experts and, like fsdp, of the batch and other weights; auto is 1."""
 

@@ -69,8 +69,21 @@ def test_so_does_a_mesh_that_splits_heads() -> None:
     assert KERNEL in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, tensor=2)
 
 
-def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
+def test_rows_that_devices_share_take_the_plain_computation_where_each_has_not_two_tiles() -> None:
     assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
+
+
+@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "with windows"])
+def test_of_rows_that_devices_share_keys_and_values_alone_are_gathered(config: ModelConfig) -> None:
+    """Of 1,024 tokens, 512 a device; before, scores of all pairs were computed, and every weight was there twice."""
+    text = compiled(Model(config, "bfloat16", remat="full"), "v6e:2x2", length=1024, fsdp=2, sequence=2)
+    assert KERNEL in text
+    gathered = re.findall(r" = \(?(\w+)\[([\d,]+)\]\S*(?:, \S+)* all-gather(?:-start)?\(", text)
+    whole = {tuple(map(int, shape.split(","))) for _, shape in gathered if "1024" in shape.split(",")}
+    rows, heads, size = ROWS // 2, config.kv_heads, config.head_dim
+    assert whole <= {(rows, 1024, heads, size), (rows, 1024), (rows, 1, 1024), (ROWS, 1024)}, whole
+    assert any(len(shape) == 4 for shape in whole)
+    assert not re.search(r"\[[\d,]*1024,1024\]", text)
 
 
 def test_a_torus_gathers_and_does_not_sum() -> None:
@@ -198,7 +211,7 @@ def test_the_compiler_knows_each_flag_of_the_table(flag: compiler_flags.XlaFlag,
         program.compile(compiler_options={f"{flag.name}_": flag.value})
 
 
-def compiled(model: Model, topology: str, **split: int) -> str:
+def compiled(model: Model, topology: str, length: int = LENGTH, **split: int) -> str:
     """The program that the TPU's compiler makes of the real train step."""
     mesh = _mesh(topology, split)
     adamw = optax.adamw(1e-3)
@@ -210,7 +223,7 @@ def compiled(model: Model, topology: str, **split: int) -> str:
         shapes = model.frozen(model.abstract())
         frozen = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where.frozen)
     with jax.set_mesh(mesh):
-        lowered = step.lower(program.abstract_state(where), _batch(mesh), frozen)
+        lowered = step.lower(program.abstract_state(where), _batch(mesh, length), frozen)
         text: str = lowered.compile().as_text()
     assert KERNEL not in text or "tpu_custom_call" in text  # the name alone could be one of ordinary operations
     return text
@@ -225,8 +238,8 @@ def _mesh(topology: str, split: dict[str, int]) -> Mesh:
     return Mesh(np.array(devices).reshape(shape), logical_axes.MESH_AXES)
 
 
-def _batch(mesh: Mesh) -> Batch:
+def _batch(mesh: Mesh, length: int) -> Batch:
     rows = max(ROWS, mesh.size)
-    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (rows, LENGTH)))
-    ids, numbers = (jax.ShapeDtypeStruct((rows, LENGTH), dtype, sharding=where) for dtype in ("int32", "float32"))
+    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (rows, length)))
+    ids, numbers = (jax.ShapeDtypeStruct((rows, length), dtype, sharding=where) for dtype in ("int32", "float32"))
     return Batch(ids, ids, ids, ids, numbers, numbers)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from pttrainer.models.attention import flash_kernels, rope, splash_blocks
+from pttrainer.models.attention import flash_kernels, rope, splash_blocks, splash_mask
 from pttrainer.models.attention.dot_product import (
     Scoring,
     attend_packed,
@@ -21,7 +21,7 @@ from pttrainer.models.attention.dot_product import (
 )
 from pttrainer.models.attention.flash_kernels import Kernel, Problem
 from pttrainer.models.config import Rope
-from pttrainer.runtime.distributed import logical_axes
+from pttrainer.runtime.distributed import balanced_rows, logical_axes, sharding
 
 TOLERANCE = 2e-5
 """Of values and gradients of about 1, float32: splash sums in another order."""
@@ -47,7 +47,8 @@ LAPTOP = replace(LLAMA, platform="cpu", device_kind="cpu", dtype="float32", colu
         (replace(LLAMA, heads=12, kv_heads=6, head_shards=4), "splash"),
         (replace(LLAMA, heads=12, kv_heads=4, head_shards=6), "splash"),
         (replace(LLAMA, heads=12, kv_heads=12, head_shards=8), "plain"),
-        (replace(LLAMA, token_shards=2), "plain"),
+        (replace(LLAMA, token_shards=4), "splash"),
+        (replace(LLAMA, token_shards=8), "plain"),  # 128 tokens are no two tiles
         (replace(LLAMA, platform="cpu", device_kind="cpu"), "plain"),
         (LAPTOP, "cpu"),
         (replace(LAPTOP, head_dim=64, length=7), "cpu"),
@@ -163,6 +164,41 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
     with jax.set_mesh(Mesh(devices, axes)):
         fused = _values_and_gradients(_splash, inputs, 20, None)
     _assert_close(fused, plain)
+
+
+@pytest.mark.parametrize("is_balanced", [False, True])
+@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 4), (2, 1, 2, 2)])
+def test_so_does_splash_of_rows_that_devices_share(
+    shape: tuple[int, ...], window: int | None, *, is_balanced: bool
+) -> None:
+    segments = np.array([[1] * 500 + [2] * 400 + [3] * 123 + [0], [1] * 1024], np.int32)
+    inputs = _inputs(segments, 4, 2, 16, sinks=True)
+    plain = _values_and_gradients(_plain, inputs, window, None)
+    with jax.set_mesh(sharding.make_mesh(shape)):
+        fused = _values_and_gradients(_in_balanced_order if is_balanced else _splash, inputs, window, None)
+    _assert_close(fused, plain)
+
+
+def _in_balanced_order(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring) -> jax.Array:
+    q, k, v, segments = (balanced_rows.balanced(x) for x in (q, k, v, segments))
+    out = flash_kernels.attend("splash", q, k, v, segments, window, scoring, is_balanced=True, interpret=True)
+    return balanced_rows.natural(out.reshape(*out.shape[:2], -1)).reshape(out.shape)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_in_balanced_order_each_device_has_as_many_pairs_of_blocks(devices: int) -> None:
+    """Of a causal mask; in natural order the last device has nearly twice as many as on average."""
+    tile = splash_blocks.Tile(128, 128)
+    made = splash_mask.RowKernel(
+        *(2, 512 * devices, None, splash_blocks.Tiles(tile, tile, tile), None, "kernel", devices), is_balanced=True
+    )
+    tables = splash_mask.kernel(made)
+    pairs = [
+        int(np.count_nonzero(part)) for part in np.split(np.asarray(tables.fwd_mask_info.block_mask), devices, axis=1)
+    ]
+    blocks = 4 * devices
+    assert pairs == [blocks * (blocks + 1) // 2 // devices] * devices
 
 
 @pytest.mark.parametrize("is_local", [True, False])

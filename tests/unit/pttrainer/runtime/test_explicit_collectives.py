@@ -21,7 +21,7 @@ from pttrainer.runtime.distributed import logical_axes, sharding
 MESHES = [{"fsdp": 8}, {"data": 2, "fsdp": 4}, {"fsdp": 4, "expert": 2}]
 X, W, PULL = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(16, 64), (64, 32), (16, 32)]))
 WIDE = jax.random.normal(jax.random.key(7), (64, 64))
-TABLE, TOKENS = jax.random.normal(jax.random.key(3), (50, 16)), jax.random.randint(jax.random.key(4), (16, 5), 0, 50)
+TABLE, TOKENS = jax.random.normal(jax.random.key(3), (50, 16)), jax.random.randint(jax.random.key(4), (16, 8), 0, 50)
 
 
 @pytest.mark.parametrize("split", MESHES, ids=str)
@@ -64,6 +64,22 @@ def test_so_are_those_of_a_matrix_that_is_gathered_over_chips_after_their_device
     assert "dense<[[0, 2, 4, 6], [1, 3, 5, 7]]>" in text
 
 
+@pytest.mark.parametrize("split", [{"fsdp": 4, "sequence": 2}, {"sequence": 8}], ids=str)
+@pytest.mark.parametrize(("axes", "heads"), [(("embed", "mlp"), (None, None)), (("heads", "embed"), (8, None))])
+def test_so_are_those_of_rows_whose_tokens_devices_share(
+    axes: tuple[str, str], heads: explicit.Heads, split: dict[str, int]
+) -> None:
+    rows, pull = X.reshape(4, 4, 64).repeat(2, axis=1), PULL.reshape(4, 4, 32).repeat(2, axis=1)
+
+    def pulled(x_BTX: Array, w: Array) -> Array:
+        return jnp.sum(explicit.product(x_BTX, w, axes, heads) * pull)
+
+    with jax.set_mesh(mesh(split)):
+        of_x, of_w = jax.jit(jax.grad(pulled, (0, 1)))(rows, W)
+    np.testing.assert_allclose(of_x, pull @ W.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_w, 2 * X.T @ PULL, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("axes", "heads"),
     [
@@ -100,9 +116,9 @@ def test_so_is_that_of_rows_that_the_devices_of_tensor_divide_too(
     assert "all-reduce" not in text
 
 
-@pytest.mark.parametrize("split", MESHES, ids=str)
+@pytest.mark.parametrize("split", [*MESHES, {"fsdp": 2, "sequence": 4}], ids=str)
 def test_so_are_rows_of_a_table_in_the_compute_format_and_its_gradient_in_its_own(split: dict[str, int]) -> None:
-    pull = jax.random.normal(jax.random.key(5), (16, 5, 16))
+    pull = jax.random.normal(jax.random.key(5), (16, 8, 16))
 
     def pulled(table: Array, dtype: str) -> Array:
         return jnp.sum(explicit.look_up(table, TOKENS, dtype).astype(jnp.float32) * pull)
@@ -141,13 +157,16 @@ def test_so_are_those_of_an_adapter_whose_rank_fills_no_tile() -> None:
 
 def test_the_compiler_chooses_on_cpus_and_on_meshes_that_split_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with jax.set_mesh(mesh({"fsdp": 8})):
-        assert not explicit.are_used(16)
+        assert not explicit.are_used(16, 64)
         monkeypatch.setattr(logical_axes, "GATHERING", ("cpu",))
-        assert explicit.are_used(16)
-        assert not explicit.are_used(12)
-    for split in ({"data": 8}, {"fsdp": 4, "tensor": 2}, {"fsdp": 4, "sequence": 2}):
+        assert explicit.are_used(16, 64)
+        assert not explicit.are_used(12, 64)
+    with jax.set_mesh(mesh({"fsdp": 4, "sequence": 2})):
+        assert explicit.are_used(4, 64)
+        assert not explicit.are_used(4, 63)
+    for split in ({"data": 8}, {"fsdp": 4, "tensor": 2}):
         with jax.set_mesh(mesh(split)):
-            assert not explicit.are_used(16)
+            assert not explicit.are_used(16, 64)
 
 
 def mesh(split: dict[str, int]) -> jax.sharding.Mesh:

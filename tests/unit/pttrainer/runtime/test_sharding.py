@@ -44,8 +44,8 @@ def test_an_axis_that_does_not_divide_is_kept_whole() -> None:
     abstract = {"even": jax.ShapeDtypeStruct((6, 4), np.float32), "odd": jax.ShapeDtypeStruct((7, 4), np.float32)}
     axes = {"even": ("vocab", "embed"), "odd": ("vocab", "embed")}
     specs = jax.tree.map(lambda s: s.spec, sharding.weight_shardings(mesh, abstract, axes))
-    assert specs["even"] == PartitionSpec("tensor", ("fsdp", "expert"))
-    assert specs["odd"] == PartitionSpec(None, ("fsdp", "expert"))
+    assert specs["even"] == PartitionSpec("tensor", ("fsdp", "expert", "sequence"))
+    assert specs["odd"] == PartitionSpec(None, ("fsdp", "expert", "sequence"))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,8 @@ def test_an_axis_that_does_not_divide_is_kept_whole() -> None:
         ("tpu", (2, 16, 1, 1, 4), ("embed", "mlp"), (4096, 14_336), (4096, 224)),
         ("cpu", (1, 256, 1, 1, 1), ("layer", "embed", "mlp"), (42, 3584, 14_336), (42, 14, 14_336)),
         ("tpu", (1, 64, 2, 1, 1), ("embed", "mlp"), (3584, 14_336), (56, 7168)),
-        ("tpu", (1, 64, 1, 2, 1), ("embed", "mlp"), (3584, 14_336), (56, 14_336)),
+        ("tpu", (1, 64, 1, 2, 1), ("embed", "mlp"), (3584, 14_336), (3584, 112)),
+        ("tpu", (1, 1, 1, 8, 1), ("embed", "heads"), (4096, 4096), (512, 4096)),
         ("tpu", (1, 64, 1, 1, 1), ("embed", "mlp"), (2880, 2880), (45, 2880)),  # 45 of either fill no row of tiles
         ("tpu", (1, 128, 1, 1, 1), ("embed", "mlp"), (896, 4864), (7, 4864)),
         ("tpu", (1, 64, 1, 1, 1), ("embed", "heads"), (3584, 4096), (56, 4096)),
@@ -78,6 +79,7 @@ def test_on_tpus_the_inner_axis_of_an_mlp_is_split_where_its_parts_fill_rows_of_
         ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (32, 2880, 2880), (32, 45, 2880)),
         ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2048, 768), (128, 32, 768)),
         ("tpu", (1, 256, 2, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (256, 28, 1024)),
+        ("tpu", (1, 32, 1, 8, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (1, 7168, 2048)),
         ("cpu", (1, 256, 1, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (256, 28, 2048)),
     ],
 )

@@ -113,6 +113,8 @@ def test_a_mesh_gives_the_curve_of_one_device(family: str, shape: tuple[int, ...
         pytest.param("qwen-3", (2, 4), (2, 11, 53), id="the model's axis is split"),
         pytest.param("qwen-3 64", (2, 4), (2, 44, 16), id="the inner axis, whose parts fill rows of tiles"),
         pytest.param("glm-4.5", (1, 2, 1, 1, 4), (2, 1, 42, 19), id="whole experts, and a shared one"),
+        pytest.param("qwen-3 64", (1, 2, 1, 4), (2, 44, 8), id="devices that share rows, and split weights"),
+        pytest.param("qwen-3-moe", (1, 2, 1, 4), (2, 1, 42, 19), id="so, with whole experts"),
     ],
 )
 def test_so_do_collectives_that_are_written_out(
@@ -129,8 +131,8 @@ def bytes_on_a_device(tree: Any) -> int:
     return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize(("shape", "factor"), [((8,), 1.0), ((2, 4), 4.0), ((2, 2, 1, 2), 2.0)])
-def test_only_fsdp_of_these_splits_the_state_and_by_its_factor(shape: tuple[int, ...], factor: float) -> None:
+@pytest.mark.parametrize(("shape", "factor"), [((8,), 1.0), ((2, 4), 4.0), ((2, 2, 1, 2), 4.0)])
+def test_fsdp_and_sequence_split_the_state_and_data_does_not(shape: tuple[int, ...], factor: float) -> None:
     whole = bytes_on_a_device(trained("qwen-3", ONE)[1])
     assert whole / bytes_on_a_device(trained("qwen-3", shape)[1]) == pytest.approx(factor, rel=0.02)
 

@@ -173,7 +173,7 @@ def layout_of(name: str, model: Model, shape: tuple[int, int, int, int]) -> dict
     return {jax.tree_util.keystr(path): (x.shape, tuple(place.spec)) for (path, x), place in leaves}
 
 
-WIDTH = ("fsdp", "expert")
+WIDTH = ("fsdp", "expert", "sequence")
 """What splits a model's width."""
 
 

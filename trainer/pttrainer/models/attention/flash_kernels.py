@@ -11,7 +11,7 @@ plain computation of `dot_product`, which is exact everywhere. Left out: decodin
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,9 @@ from pttrainer.models.attention import splash_blocks
 from pttrainer.models.attention.dot_product import Scoring
 from pttrainer.models.config import ModelConfig
 from pttrainer.runtime import host_code
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import balanced_rows, sharding
 from pttrainer.runtime.layouts import row_major
-from pttrainer.runtime.tpu_tiles import filled_up
+from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
 Kernel = Literal["plain", "splash", "cudnn", "cpu"]
 Rows = Literal["batch", "spread_batch"]
@@ -35,6 +35,28 @@ KERNEL_OUT = "attention kernel"
 CUDNN_HEAD = 128
 CUDNN_HEAD_HOPPER = 256
 _HOPPER_OR_LATER = ("H100", "H200", "H20", "H800", "GH200", "B100", "B200", "GB200", "B300", "GB300")
+
+
+class _SharedRow(NamedTuple):
+    """How devices share the tokens of a row: each has its own queries, and gathers the keys and values of all.
+
+    These are the smallest part of attention (K heads, not N), so one gather is cheaper than a ring.
+    """
+
+    devices: int
+    is_balanced: bool
+
+    @property
+    def pieces(self) -> int:
+        """Return into how many pieces a row is cut, whose ends no block of a kernel crosses."""
+        return self.devices * (balanced_rows.PIECES if self.is_balanced else 1)
+
+    def whole(self, own_BTX: Array) -> Array:
+        """Return what belongs to all tokens, in their natural order."""
+        if self.devices == 1:
+            return own_BTX
+        whole_BTX: Array = jax.lax.all_gather(own_BTX, "sequence", axis=1, tiled=True)
+        return balanced_rows.natural_rows(whole_BTX, self.devices) if self.is_balanced else whole_BTX
 
 
 @dataclass(frozen=True)
@@ -64,11 +86,13 @@ class Problem:
 def choose_kernel(problem: Problem) -> Kernel:
     """Return the fastest kernel that computes exactly this."""
     p = problem
-    # A kernel sees one device's part: whole rows and whole heads. (Ring attention would split rows.)
-    if p.token_shards > 1 or p.rows % p.row_shards or p.heads % p.head_shards or kv_repeats(p) is None:
+    # A kernel sees one device's part: whole rows and whole heads.
+    if p.rows % p.row_shards or p.heads % p.head_shards or kv_repeats(p) is None:
         return "plain"
-    if p.platform == "tpu":
+    if p.platform == "tpu" and (p.token_shards == 1 or p.length % (p.token_shards * balanced_rows.PIECES * LANES) == 0):
         return "splash"
+    if p.token_shards > 1:
+        return "plain"
     if p.platform in ("gpu", "cuda") and _cudnn_can(p):
         return "cudnn"
     return "cpu" if _machine_code_can(p) else "plain"
@@ -151,14 +175,17 @@ def attend(
     is_local: Array | None = None,
     rows: Rows = "batch",
     shared: int = 0,
+    is_balanced: bool = False,
     interpret: bool = False,
 ) -> Array:
     """Attend causally within the examples of a row by a fused kernel; the result is [B, T, N, H].
 
     is_local: whether there is the window, a flag where layers with and without it share a program. rows: their logical
     name (`problem_of`). shared: tokens of a prompt at the rows' beginning that all examples see, by machine code alone
-    (`shared_prefix.segments`). interpret: run splash's kernel as ordinary operations, for tests without a TPU.
+    (`shared_prefix.segments`). is_balanced: tokens are in the order of `balanced_rows`, by splash alone. interpret: run
+    splash's kernel as ordinary operations, for tests without a TPU.
     """
+    row = _SharedRow(sharding.parts("sequence"), is_balanced)
 
     def local(q: Array, k: Array, v: Array, segments: Array, sinks_N: Array | None, is_local: Array | None) -> Array:
         if kernel == "cpu":
@@ -169,7 +196,9 @@ def attend(
                 return lambda q, k, v, segments: _cudnn(q, k, v, segments, window, scoring.scale)
 
             return _either(of_window, window, is_local, q, k, v, segments)
-        return _splash(q, k, v, segments, window, is_local, scoring._replace(sinks_N=sinks_N), interpret)
+        k, v, of_keys = (row.whole(x) for x in (k, v, segments))
+        with_sinks = scoring._replace(sinks_N=sinks_N)
+        return _splash(q, k, v, (segments, of_keys), window, is_local, with_sinks, row, interpret)
 
     repeats = kv_repeats(problem_of(q_BTNH, k_BTKH.shape[2], scoring, rows)) or 1
     k_BTKH, v_BTKH = (x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in (k_BTKH, v_BTKH))
@@ -195,7 +224,7 @@ def _by_device(local: Callable[..., Array], of_rows: Rows) -> Callable[..., Arra
     if sharding.devices() == 1:
         return local
     names = "heads" if of_rows == "batch" else None
-    heads, rows = sharding.spec_of((of_rows, None, names, None)), sharding.spec_of((of_rows, None))
+    heads, rows = sharding.spec_of((of_rows, "sequence", names, None)), sharding.spec_of((of_rows, "sequence"))
     sinks: PartitionSpec = sharding.spec_of((names,))
     split: Callable[..., Array] = jax.shard_map(
         local, in_specs=(heads, heads, heads, rows, sinks, PartitionSpec()), out_specs=heads, check_vma=False
@@ -249,63 +278,53 @@ def _splash(
     q_BTNH: Array,
     k_BTKH: Array,
     v_BTKH: Array,
-    segments_BT: Array,
+    segments: tuple[Array, Array],
     window: int | None,
     is_local: Array | None,
     scoring: Scoring,
+    row: _SharedRow,
     interpret: bool,
 ) -> Array:
     """Attend with splash, which supports grouped queries, segments, windows, soft caps, sinks and any head size.
 
-    Arrays are turned to its order before the choice of a window, and their layout is said: a branch's inputs and
-    results have an order of their own, and would be copied to the kernel's.
+    segments: of the queries' tokens and of the keys'. Arrays are turned to its order before the choice of a window, and
+    their layout is said: a branch's inputs and results have an order of their own, and would be copied to the kernel's.
     """
-    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
+
+    from pttrainer.models.attention import splash_mask
 
     T, N, H = q_BTNH.shape[1:]
     padded = filled_up(T)
-    shape = (padded, padded)
+    length = padded * row.devices
     sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)
 
     def rows(window: int | None) -> Callable[..., Array]:
         # Tokens of an example stand side by side, so a window of positions is one of slots.
-        mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
-        kernel = splash.make_splash_mha(
-            splash.MultiHeadMask([mask] * N),
-            block_sizes=_block_sizes(splash_blocks.tiles_for(sharding.chip()[1], H, padded, window)),
-            head_shards=1,
-            q_seq_shards=1,
-            attn_logits_soft_cap=scoring.softcap,
-            residual_checkpoint_name=KERNEL_OUT,
-            interpret=interpret,
+        tiles = splash_blocks.tiles_for(sharding.chip()[1], H, length, window, row.pieces)
+        made = splash_mask.RowKernel(
+            N, length, window, tiles, scoring.softcap, KERNEL_OUT, row.devices, row.is_balanced, interpret
         )
+        kernel = splash_mask.own_part(splash_mask.kernel(made), row.devices)
 
-        def row(q_NTH: Array, k_KTH: Array, v_KTH: Array, segments_T: Array) -> Array:
-            out: Array = kernel(q_NTH, k_KTH, v_KTH, splash.SegmentIds(segments_T, segments_T), sinks=sinks_N)
+        def one(q_NTH: Array, k_KTH: Array, v_KTH: Array, of_queries_T: Array, of_keys_T: Array) -> Array:
+            out: Array = kernel(q_NTH, k_KTH, v_KTH, SegmentIds(of_queries_T, of_keys_T), sinks=sinks_N)
             return out
 
-        return jax.vmap(row)
+        return jax.vmap(one)
 
     def in_order(x_BNTH: Array) -> Array:
         return x_BNTH if is_local is None or interpret else row_major(x_BNTH)
 
     scaled = q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
-    inputs = (in_order(jnp.swapaxes(_filled_up(x, padded), 1, 2)) for x in (scaled, k_BTKH, v_BTKH))
-    out_BNTH = in_order(_either(rows, window, is_local, *inputs, _filled_up(segments_BT, padded)))
-    return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
-
-
-def _block_sizes(tiles: splash_blocks.Tiles) -> Any:
-    """Return splash's own form of the tiles."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import BlockSizes
-
-    ahead, back, queries = tiles
-    return BlockSizes(
-        *(ahead.tokens, ahead.tokens, ahead.compute, back.tokens, back.tokens, back.compute),
-        block_q_dq=None if queries is None else queries.tokens,
-        block_kv_dq=None if queries is None else queries.tokens,
-        use_fused_bwd_kernel=queries is None,
+    inputs = (
+        in_order(jnp.swapaxes(_filled_up(x, to), 1, 2))
+        for x, to in ((scaled, padded), (k_BTKH, length), (v_BTKH, length))
     )
+    of_queries_BT, of_keys_BT = segments
+    filled = _filled_up(of_queries_BT, padded), _filled_up(of_keys_BT, length)
+    out_BNTH = in_order(_either(rows, window, is_local, *inputs, *filled))
+    return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
 
 
 def _filled_up(x_BTX: Array, length: int) -> Array:

@@ -43,11 +43,14 @@ class Tiles(NamedTuple):
 
 
 @lru_cache
-def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None = None) -> Tiles:
-    """Return the cheapest tiles for rows of this padded length, with a window if there is one."""
-    cheapest = _cheapest(GENERATIONS.get(device_kind, ""), head_dim, length, window)
+def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None = None, pieces: int = 1) -> Tiles:
+    """Return the cheapest tiles for rows of this padded length, with a window if there is one.
+
+    pieces: into which devices that share a row cut it, each of whole blocks.
+    """
+    cheapest = _cheapest(GENERATIONS.get(device_kind, ""), head_dim, length, window, pieces=pieces)
     if cheapest is None:
-        size = next(size for size in UNMEASURED if length % size == 0)
+        size = next(size for size in UNMEASURED if length // pieces % size == 0)
         return Tiles(*[Tile(size, size)] * 3)
     tiles = {kernel: tile for kernel, (_, tile) in cheapest.items()}
     if "fused" in tiles:
@@ -72,7 +75,12 @@ def head_cycles(
 
 
 def _cheapest(
-    generation: str, head_dim: int, length: int, window: int | None, backward: Backward | None = None
+    generation: str,
+    head_dim: int,
+    length: int,
+    window: int | None,
+    backward: Backward | None = None,
+    pieces: int = 1,
 ) -> dict[Kernel, tuple[float, Tile]] | None:
     """Return the cheapest tile of each kernel that is chosen, with its cycles; None if the table has none."""
     measured = CYCLES.get((generation, filled_up(head_dim)))
@@ -83,7 +91,7 @@ def _cheapest(
         costs = [
             (_cycles(kernel, tokens, cycles, head_dim, length, window), Tile(tokens, compute))
             for (name, tokens, compute), cycles in measured.items()
-            if name == kernel and length % tokens == 0
+            if name == kernel and length // pieces % tokens == 0
         ]
         return min(costs, default=(float("inf"), Tile(LANES, LANES)))
 

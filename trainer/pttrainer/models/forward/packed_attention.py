@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
@@ -29,11 +30,14 @@ def attend(
     is_causal: bool = True,
     borrowed: Lent | None = None,
     lends: bool = False,
+    chunk_ids_BT: Array | None = None,
+    is_balanced: bool = False,
 ) -> Attend:
     """Return how a layer attends. is_local: a flag where both kinds of layers are in one scan, else None.
 
     is_causal: no token sees a later one, as the kernels have it. borrowed: of another layer, for one without its own;
-    lends: the layer's state is its own keys and values, for others.
+    lends: the layer's state is its own keys and values, for others. chunk_ids_BT: from `chunk_ids`. is_balanced: the
+    rows' tokens are in the order of `balanced_rows`.
     """
 
     def packed(q: Array, k: Array | None, v: Array | None, sinks_N: Array | None) -> tuple[Array, KeysAndValues | None]:
@@ -58,12 +62,38 @@ def attend(
                 shared = mask.prompt_PSS.shape[1]
                 return flash_kernels.attend(kernel, q, k, v, mask.segments_PX, None, scoring, shared=shared)
             return _named(shared_prefix.attend_shared_prefix(q, k, v, mask, scoring, is_causal=is_causal))
-        has_chunks = isinstance(config.window, Chunk) and q.shape[1] > config.window.size
-        if kernel == "plain" or has_chunks or not is_causal:
+        if kernel == "plain" or not is_causal:
             return _named(attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring, is_causal=is_causal))
-        return _fused(config, kernel, is_local, (q, k, v, segment_ids_BT), scoring)
+        segments = segment_ids_BT, chunk_ids_BT
+        return _fused(config, kernel, is_local, (q, k, v), segments, scoring, is_balanced=is_balanced)
 
     return packed
+
+
+def can_be_balanced(config: ModelConfig, rows: int, length: int, dtype: str) -> bool:
+    """Return True if devices share the rows' tokens and every layer attends by splash, which knows their order.
+
+    Not where a layer's results depend on the order otherwise: the delta rule, or an indexer's choice.
+    """
+    if not sharding.is_split("sequence"):
+        return False
+    groups = [group.config for group in config.groups]
+    is_plain = any(
+        one.delta is not None
+        or (one.latent is not None and one.latent.indexer is not None)
+        or flash_kernels.choose_kernel(flash_kernels.model_problem(one, rows, length, dtype)) != "splash"
+        for one in groups
+    )
+    return not is_plain
+
+
+def chunk_ids(config: ModelConfig, segment_ids_BT: Array, positions_BT: Array) -> Array | None:
+    """Return segment ids of layers with chunks: a chunk is a shorter example. None if rows are no longer than one."""
+    length = segment_ids_BT.shape[1]
+    if not isinstance(config.window, Chunk) or length <= config.window.size:
+        return None
+    of_row = -(-length // config.window.size)
+    return jnp.where(segment_ids_BT > 0, segment_ids_BT * of_row + positions_BT // config.window.size, 0)
 
 
 def choosing(
@@ -107,14 +137,23 @@ def _fused(
     config: ModelConfig,
     kernel: flash_kernels.Kernel,
     is_local: Array | None,
-    inputs: tuple[Array, Array, Array, Array],
+    inputs: tuple[Array, Array, Array],
+    segments: tuple[Array, Array | None],
     scoring: Scoring,
+    *,
+    is_balanced: bool,
 ) -> Array:
-    """Attend by a kernel, whose window is part of its program. A flag chooses where both kinds are in one scan."""
-    # Rows are no longer than a chunk, so it hides nothing.
-    has_window = is_local is not None or layer_kinds.kinds(config)[0]
-    window = None if not has_window or isinstance(config.window, Chunk) else config.window
-    return flash_kernels.attend(kernel, *inputs, window, scoring, is_local=is_local)
+    """Attend by a kernel, whose window is part of its program. A flag chooses where both kinds are in one scan.
+
+    segments: ids of examples, and of chunks where they hide something; a token's is within as many slots before it.
+    """
+    ids_BT, chunk_ids_BT = segments
+    window = config.window if is_local is not None or layer_kinds.kinds(config)[0] else None
+    if isinstance(window, Chunk):
+        window = None if chunk_ids_BT is None else window.size
+        if chunk_ids_BT is not None:
+            ids_BT = chunk_ids_BT if is_local is None else jnp.where(is_local, chunk_ids_BT, ids_BT)
+    return flash_kernels.attend(kernel, *inputs, ids_BT, window, scoring, is_local=is_local, is_balanced=is_balanced)
 
 
 def _whole_row(x_BTKH: Array) -> Array:

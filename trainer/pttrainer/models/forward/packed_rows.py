@@ -28,7 +28,7 @@ from pttrainer.models.layers.decoder import Decoder, DecoderLayer
 from pttrainer.models.layers.linear import Drop
 from pttrainer.models.layers.mixture.router import RouterUse, joined_use
 from pttrainer.models.shapes.structure import ModelStructure, Params, Remat
-from pttrainer.runtime.distributed import explicit_collectives, sharding
+from pttrainer.runtime.distributed import balanced_rows, explicit_collectives, sharding
 
 View = tuple[rope.Rotation, Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
@@ -68,6 +68,8 @@ class _Pass(NamedTuple):
     has_lenders: bool
     embedded: images.Embedded | None = None
     routes_BTLk: Array | None = None
+    chunk_ids_BT: Array | None = None
+    is_balanced: bool = False
 
 
 def hidden_states(
@@ -84,10 +86,15 @@ def hidden_states(
     prompts: shared prefixes; the result is then of the joined rows (`shared_prefix`). routes_BTLk: the experts of each
     token in place of the routers' choice (`Batch`).
     """
-    decoder = modules.merged(model, params)
+    decoder, dtype = modules.merged(model, params), model.compute_dtype
+    is_plain = prompts is None and rows.images is None and perturbations == UNPERTURBED
+    B, T = rows.tokens_BT.shape
+    is_balanced = is_plain and packed_attention.can_be_balanced(model.config, B, T, dtype)
+    if is_balanced:
+        rows, counts_BT, routes_BTLk = jax.tree.map(balanced_rows.balanced, (rows, counts_BT, routes_BTLk))
     views = {kind: _view(of, kind, rows, prompts) for kind, of in layer_kinds.views(model.config).items()}
     tokens_BT = rows.tokens_BT if prompts is None else shared_prefix.joined(prompts.tokens_PT, rows.tokens_BT)
-    is_explicit = explicit_collectives.are_used(tokens_BT.shape[0])
+    is_explicit = explicit_collectives.are_used(*tokens_BT.shape)
     x_BTD, uses = embedding.embed(model, decoder, tokens_BT, perturbations.noisy, is_explicit=is_explicit), []
     embedded = None if rows.images is None else images.inserted(model, decoder, x_BTD, rows.images)
     x_BTD = x_BTD if embedded is None else embedded.x_BTD
@@ -96,12 +103,14 @@ def hidden_states(
     of_pass = _Pass(
         views, rows.segment_ids_BT, counts_BT, perturbations.dropped, is_explicit, model.remat, own_BTLP,
         any(model.config.borrowing_layers + model.config.following_layers), embedded, routes_BTLk,
+        packed_attention.chunk_ids(model.config, rows.segment_ids_BT, rows.positions_BT), is_balanced,
     )  # fmt: skip
     lent: Lent = {}
     for scan in model.config.scans:
         x_BTD, of_scan, lent = _through(model.config, scan, decoder, x_BTD, of_pass, lent)
         uses += of_scan
-    return embedding.for_head(model.config, decoder, x_BTD, perturbations.dropped), joined_use(uses)
+    hidden_BTD = embedding.for_head(model.config, decoder, x_BTD, perturbations.dropped)
+    return balanced_rows.natural(hidden_BTD) if is_balanced else hidden_BTD, joined_use(uses)
 
 
 def _view(config: ModelConfig, kind: ViewKind, rows: Rows, prompts: Prompts | None) -> View:
@@ -221,7 +230,7 @@ def _layer(config: ModelConfig, graphdef: Any, of_pass: _Pass, *, is_alone: bool
         rotation, mask = whole if is_local is None else _select(is_local, local[0], whole)
         attend = packed_attention.attend(
             config, mask, is_local, of_pass.segment_ids_BT, is_causal=is_causal, borrowed=borrowed,
-            lends=_lends(config, of_pass),
+            lends=_lends(config, of_pass), chunk_ids_BT=of_pass.chunk_ids_BT, is_balanced=of_pass.is_balanced,
         )  # fmt: skip
         choosing = packed_attention.choosing(config, mask, of_pass.segment_ids_BT, lends=_lends(config, of_pass))
         x_BTD, lent, routing = block(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ptapi.accelerators import Slice
 from pttrainer.models.attention import splash_blocks
+from pttrainer.models.config import Chunk
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing import grouped_kernels
 from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations, exchanged, iterations, named
@@ -75,7 +76,8 @@ def links(slice_: Slice) -> float:
 def row_seconds(of: JobShapes, backward: splash_blocks.Backward | None = None) -> dict[str, float]:
     """Return the seconds of each splash kernel for a row, averaged over layers with a window and without.
 
-    By the beginning of its name. The cores of a device (two of a v5p) share its heads. backward: of a program that does
+    By the beginning of its name. The cores of a device (two of a v5p) share its heads, and the devices of `sequence` a
+    row's queries, evenly. backward: of a program that does
     not choose its kernels as ours.
     """
     config, length, cores = of.config, of.spec.training.sequence_length, of.slice.tensorcores // of.slice.devices
@@ -83,10 +85,11 @@ def row_seconds(of: JobShapes, backward: splash_blocks.Backward | None = None) -
     seconds: defaultdict[str, float] = defaultdict(float)
     kinds_of_heads = Counter((one.window if is_local else None, one.head_dim) for one, is_local in kinds)
     for (window, head_dim), layers in kinds_of_heads.items():
-        tokens = window if isinstance(window, int) else None  # rows are no longer than a chunk
+        tokens = window.size if isinstance(window, Chunk) else window
+        tokens = None if tokens is None or tokens >= length else tokens
         cycles = splash_blocks.head_cycles(of.slice.generation, head_dim, length, tokens, backward)
         for kernel, each in cycles.items():
-            heads = config.heads / of.axis("tensor") / cores
+            heads = config.heads / of.axis("tensor") / of.axis("sequence") / cores
             seconds[SPLASH[kernel]] += each * heads * layers / config.layers / CLOCK_HZ[of.slice.generation]
     return dict(seconds)
 

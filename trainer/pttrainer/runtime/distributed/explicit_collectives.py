@@ -5,8 +5,8 @@ the whole embedding. Written out, a matrix is gathered once, and rows of the emb
 gradient is a reduce-scatter; libtpu 0.0.42 makes it an all-reduce and a slice, as it does with every other way to write
 the sum. On TPUs only: what CPUs and GPUs run is the compiler's choice.
 
-Left out: meshes that split tokens or matrices (`sequence`, `tensor`), where the compiler's choice stays. But the
-devices of a sampler's `tensor` may each compute prompts of their own (`Stored`).
+Left out: meshes that split matrices (`tensor`), where the compiler's choice stays. But the devices of a sampler's
+`tensor` may each compute prompts of their own (`Stored`).
 
 Letters: B rows, T tokens, N = B·T, X a matrix's inputs, Y its outputs, H head size, V vocabulary, D model.
 """
@@ -34,19 +34,20 @@ from pttrainer.runtime.layouts import row_major
 from pttrainer.runtime.tpu_tiles import LANES
 
 HEADS = ("heads", "kv_heads")
-ROWS = PartitionSpec(BATCH_AXES)
+TOKENS = PartitionSpec(BATCH_AXES, "sequence")
 STEPS = {("TPU7x", 64): 2}
 """(Device kind, devices) of slices that gather in two steps -> devices of a chip. On 2 x 4 x 4 chips of tpu7x, which
 are no torus, libtpu 0.0.42 makes a gather in one step a sum of padded parts: twice the bytes, and products wait."""
 Heads = tuple[int | None, int | None]
 
 
-def are_used(rows: int) -> bool:
-    """Return True if the mesh in context is one of TPUs that splits weights, and these rows, and nothing else."""
+def are_used(rows: int, tokens: int) -> bool:
+    """Return True if the mesh in context is one of TPUs that splits weights, and these rows and tokens, and no more."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1 or not logical_axes.gathers(mesh.shape, sharding.chip()[0]):
         return False
-    return sharding.parts("embed") > 1 and rows % sharding.parts("batch") == 0
+    is_even = rows % sharding.parts("batch") == tokens % sharding.parts("sequence") == 0
+    return sharding.parts("embed") > 1 and is_even
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
     stored = (*inputs, *outputs) if whole_heads else w_XY.shape
     places = [(names, at) for names, at in zip(split, (0, len(inputs) if whole_heads else 1), strict=True) if names]
 
-    is_of_mlp = set(axes) == {"embed", "mlp"}
-    has_lanes_of_tokens = is_of_mlp and x_BTX.shape[-2] >= w_XY.shape[axes.index("embed")]
+    is_of_mlp, tokens = set(axes) == {"embed", "mlp"}, x_BTX.shape[-2] // sharding.parts("sequence")
+    has_lanes_of_tokens = is_of_mlp and tokens >= w_XY.shape[axes.index("embed")]
 
     def local(x: Array, w: Array) -> Array:
         if has_lanes_of_tokens:
@@ -142,7 +143,7 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
 
     x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(stored)
     spec = PartitionSpec(*(next((names for names, at in places if at == axis), None) for axis in range(w.ndim)))
-    of_rows = sharding.spec_of((rows,))
+    of_rows = sharding.spec_of((rows, "sequence")) if x_BTX.ndim > 2 else sharding.spec_of((rows,))
     multiplied: Array = jax.shard_map(local, in_specs=(of_rows, spec), out_specs=of_rows)(x, w)
     return multiplied.reshape(*x_BTX.shape[:-1], -1)
 
@@ -198,7 +199,7 @@ def look_up(table_VD: Array, tokens_BT: Array, dtype: str) -> Array:
         own_BTD: Array = lax.all_to_all(rows_BTD, names, split_axis=0, concat_axis=2, tiled=True)
         return own_BTD
 
-    looked_up: Array = jax.shard_map(local, in_specs=(PartitionSpec(None, names), ROWS), out_specs=ROWS)(
+    looked_up: Array = jax.shard_map(local, in_specs=(PartitionSpec(None, names), TOKENS), out_specs=TOKENS)(
         table_VD, tokens_BT
     )
     return looked_up

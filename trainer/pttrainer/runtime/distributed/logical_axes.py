@@ -2,8 +2,8 @@
 
 The mesh has five axes. `data` replicates the model, `fsdp` splits weights and optimizer state, `expert` splits the
 experts (and, like `fsdp`, all other weights); all three split the batch. `tensor` splits the matrices of a layer;
-`sequence` splits the tokens of a row. Model code names logical axes only ("embed", "heads"), so the layout changes in
-one place.
+`sequence` splits the tokens of a row (and, like `fsdp`, all weights). Model code names logical axes only ("embed",
+"heads"), so the layout changes in one place.
 
 Nothing here imports jax: `sharding` builds meshes and shardings from it, and preflight's formula counts bytes with it.
 """
@@ -19,6 +19,8 @@ from pttrainer.runtime.tpu_tiles import SUBLANES
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
+PIECES = 2
+"""Of a row, on each device of `sequence` that shares it (`balanced_rows`)."""
 Shape = tuple[int, int, int, int, int]
 """Sizes of MESH_AXES."""
 Axes = tuple[str | None, ...]
@@ -33,15 +35,15 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "sequence": "sequence",
     "layer": None,
     "vocab": "tensor",
-    "embed": ("fsdp", "expert"),
+    "embed": ("fsdp", "expert", "sequence"),
     "heads": "tensor",
     "kv_heads": "tensor",
     "latent": None,
     "mlp": "tensor",
     "expert": "expert",
-    "expert_embed": "fsdp",
-    "low_rank": ("tensor", "fsdp", "expert"),
-    "expert_low_rank": ("tensor", "fsdp"),
+    "expert_embed": ("fsdp", "sequence"),
+    "low_rank": ("tensor", "fsdp", "expert", "sequence"),
+    "expert_low_rank": ("tensor", "fsdp", "sequence"),
     "sequence_batch": ("sequence", *BATCH_AXES),
     "spread_batch": (*BATCH_AXES, "tensor"),
 }
@@ -120,8 +122,8 @@ def pieces(sizes: Mapping[str, int], axes: tuple[str, ...]) -> int:
 
 
 def gathers(sizes: Mapping[str, int], platform: str) -> bool:
-    """Return True if products gather their matrices themselves: on TPUs, if only weights and rows are split."""
-    return platform in GATHERING and sizes["tensor"] == sizes["sequence"] == 1
+    """Return True if products gather their matrices themselves: on TPUs, if only weights, rows and tokens are split."""
+    return platform in GATHERING and sizes["tensor"] == 1
 
 
 def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], platform: str) -> Split:
@@ -140,7 +142,7 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
         experts, model = axes.index("expert"), axes.index("expert_embed")
         whole = (*mesh_axes("expert"), *mesh_axes("expert_embed"))
         parts = pieces(sizes, split[model])
-        is_filled = shape[model] // parts % SUBLANES == 0 and parts == sizes["fsdp"]
+        is_filled = shape[model] // parts % SUBLANES == 0 and parts == pieces(sizes, mesh_axes("expert_embed"))
         if not is_filled and shape[experts] % pieces(sizes, whole) == 0:
             split[experts], split[model] = whole, ()
     elif set(axes[-2:]) == {"embed", "mlp"}:

@@ -20,8 +20,10 @@ import jax
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import logical_axes, sharding
 
+WHOLE_OVER = logical_axes.mesh_axes("expert_embed")
+"""Mesh axes whose devices may hold whole experts in place of parts of all."""
 Matrices = Mapping[str, Array]
 Mixture = Callable[[Array, Array, Array, Matrices], Array]
 """(x_MD, expert_Mk, weight_Mk, matrices) -> out_MD, for the experts that the matrices hold; experts of other numbers
@@ -39,7 +41,7 @@ def over_mesh(
     """Apply `mixture` to all experts, over the mesh in context.
 
     `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last. whole:
-    the names of those that are split over `fsdp` along E, in whole experts.
+    the names of those that are split along E over `WHOLE_OVER`, too, in whole experts.
     """
     mesh = jax.sharding.get_abstract_mesh()
     rows = sharding.fitting_batch_spec(mesh, x_BTD.shape[:2])
@@ -58,7 +60,7 @@ def over_mesh(
         k = expert_BTk.shape[-1]
         if is_split:
             expert_BTk = expert_BTk - lax.axis_index("expert") * (experts // mesh.shape["expert"])
-        gathered = {name: lax.all_gather(own[name].astype(x_BTD.dtype), "fsdp", axis=0, tiled=True) for name in whole}
+        gathered = {name: lax.all_gather(own[name].astype(x_BTD.dtype), WHOLE_OVER, tiled=True) for name in whole}
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         out_MD = mixture(*inputs, {**own, **gathered})
         out_BTD = out_MD.reshape(B, T, D)
@@ -70,7 +72,7 @@ def over_mesh(
         return lax.psum(out_BTD, "expert") if is_split else out_BTD
 
     where = {name: _spec(name, matrix, inner) for name, matrix in matrices.items()}
-    where |= {name: PartitionSpec(("expert", "fsdp"), None, None) for name in whole}
+    where |= {name: PartitionSpec(("expert", *WHOLE_OVER), None, None) for name in whole}
     by_token = PartitionSpec(*rows, None)
     body: Any = jax.shard_map(local, in_specs=(by_token, by_token, by_token, where), out_specs=by_token)
     out: Array = body(x_BTD, expert_BTk, weight_BTk, dict(matrices))

@@ -15,7 +15,7 @@ from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import low_rank, product, put_matrix, weight, zeros, zeros_if
 from pttrainer.models.layers.mixture.dispatch import combine, dispatch
-from pttrainer.models.layers.mixture.expert_parallel import Matrices, over_mesh
+from pttrainer.models.layers.mixture.expert_parallel import WHOLE_OVER, Matrices, over_mesh
 from pttrainer.models.layers.mixture.grouped_product import grouped_product, grouped_products
 from pttrainer.models.layers.mixture.router import Routing, choose, use_of
 from pttrainer.models.layers.norm import RMSNorm, unit_rms
@@ -112,7 +112,8 @@ class ExpertMLP(nnx.Module):
         routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            whole = PLAIN if self.is_split_as_trained and "fsdp" in sharding.weight_split(*self._down(D))[0] else ()
+            splits_experts = set(sharding.weight_split(*self._down(D))[0]) & set(WHOLE_OVER)
+            whole = PLAIN if self.is_split_as_trained and splits_experts else ()
             return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, whole), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
