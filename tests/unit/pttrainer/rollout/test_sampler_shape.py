@@ -60,6 +60,14 @@ def test_tensor_takes_more_where_that_samples_a_rollout_sooner(
     assert rollout_shapes.sampler(of).shape == (chosen or by_memory(of))
 
 
+def test_devices_that_share_rows_in_training_sample_rows_of_their_own() -> None:
+    parallelism = {"fsdp": 2, "sequence": 4}
+    of = shapes_of(job("llama3.1-8b", "v6e-8", parallelism=parallelism))
+    assert of.shape == (1, 2, 1, 4, 1)
+    assert rollout_shapes.sampler(of).shape == (1, 2, 4, 1, 1)
+    assert sampler_shape.sampler_shape(of.structure, of.shape, None, None, None) == (1, 8, 1, 1, 1)
+
+
 def test_rows_enough_to_keep_the_matrix_units_busy_leave_a_small_model_whole() -> None:
     few, many = (shapes_of(job("qwen2.5-1.5b", "v6e-8", batchSize=rows)) for rows in (128, 1024))
     assert rollout_shapes.sampler(few).axis("tensor") == 2

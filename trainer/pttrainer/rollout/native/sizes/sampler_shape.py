@@ -30,8 +30,11 @@ def sampler_shape(
 ) -> Shape:
     """Return the mesh that samples, on the devices of the training mesh. `tensor` takes from `fsdp`.
 
-    memory: bytes of a device; None (a CPU) takes nothing. chips, rollout: None takes what memory needs alone.
+    Devices that share a row's tokens in training have rows of their own here: a row is sampled token by token. memory:
+    bytes of a device; None (a CPU) takes nothing. chips, rollout: None takes what memory needs alone.
     """
+    data, fsdp, tensor, sequence, expert = shape
+    shape = (data, fsdp * sequence, tensor, 1, expert)
     if memory is None:
         return shape
     shapes = [shape_by_memory(model, model.decoding_bytes, shape, memory)]
@@ -85,8 +88,8 @@ def _keeps_cache(model: ModelStructure, least: int, shape: Shape, chips: Slice) 
 
 def _doubled(shape: Shape) -> Shape | None:
     """Return the mesh with twice the `tensor`, taken from `fsdp`; None if that is odd."""
-    data, fsdp, tensor, sequence, expert = shape
-    return None if fsdp % 2 else (data, fsdp // 2, 2 * tensor, sequence, expert)
+    data, fsdp, tensor, _, expert = shape
+    return None if fsdp % 2 else (data, fsdp // 2, 2 * tensor, 1, expert)
 
 
 def _close_devices(chips: Slice) -> int:
