@@ -90,7 +90,7 @@ class Dpo(Loss):
         self._train, self._held_out = train, held_out
         self._order = Order(len(train.pairs), training.seed)
         self._pairs = training.batch_size // 2
-        self._width = train.width(training.sequence_length)
+        self._width = context.row_width(train.longest)
         self._images, self._held_out_images = (
             None if pairs is None else pairs.row_images(context.chat) for pairs in (train, held_out)
         )
@@ -187,7 +187,7 @@ class Dpo(Loss):
         self, part: str, data: Pairs, chosen: Sequence[int], at_once: int
     ) -> Iterator[tuple[Sequence[int], Batch]]:
         """Yield these pairs in batches of one shape, with the numbers of the pairs."""
-        width = data.width(self._context.spec.training.sequence_length)
+        width = self._context.row_width(data.longest)
         for start in range(0, len(chosen), at_once):
             here = chosen[start : start + at_once]
             yield here, self._batch(part, _filled([data.pairs[i] for i in here], at_once), here, width)

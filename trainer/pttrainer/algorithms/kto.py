@@ -92,7 +92,7 @@ class Part:
         before = dict(zip(order, [*order[-1:], *order[:-1]], strict=True))
         others = [before[i] for i in range(len(order))]
         self.mismatched = unpaired.mismatched(data.answers, others, context.chat, length) if needs_kl else []
-        self.width = unpaired.width([*data.examples, *self.mismatched], length)
+        self.width = context.row_width(max(one.length for one in (*data.examples, *self.mismatched)))
         self._desirable_N = np.array([answer.is_desirable for answer in data.answers], np.float32)
         self.reference_2N: np.ndarray | None = None
 

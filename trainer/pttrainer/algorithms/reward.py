@@ -89,7 +89,7 @@ class RewardModel(Loss):
         self._context, self._train, self._held_out = context, train, held_out
         self._order = Order(len(train), training.seed)
         self._pairs = training.batch_size // 2
-        self._width = scored_texts.width(train, training.sequence_length)
+        self._width = context.row_width(scored_texts.longest(train))
         self.total_steps = total_steps(training, len(train), self._pairs)
         whole = sharding.replicated(context.mesh)
         self._values = EarlyFunction(
@@ -143,7 +143,7 @@ class RewardModel(Loss):
     def _held_out_batches(self) -> Iterator[Batch]:
         if not self._held_out:
             return
-        width = scored_texts.width(self._held_out, self._context.spec.training.sequence_length)
+        width = self._context.row_width(scored_texts.longest(self._held_out))
         at_once = -(-self._context.rows_at_once(2 * len(self._held_out)) // 2)
         for start in range(0, len(self._held_out), at_once):
             here = self._held_out[start : start + at_once]

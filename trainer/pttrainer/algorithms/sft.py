@@ -168,7 +168,8 @@ def read_rows(
         with_teacher=with_teacher_logps,
     )
     length = context.spec.training.sequence_length
-    packed = PackedRows(tokenized.examples, length, pack=pack, chat=context.chat)
+    width = length if pack else context.row_width(max(example.length for example in tokenized.examples))
+    packed = PackedRows(tokenized.examples, width, pack=pack, chat=context.chat)
     images = f", at most {packed.most_images} images each" if packed.most_images else ""
     context.note(
         f"data.{part}: {tokenized.rows} rows ({rows_read.form}), "

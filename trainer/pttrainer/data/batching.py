@@ -23,18 +23,14 @@ from pttrainer.data.tokenization import row_images
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.row_images import PIXELS, SLOTS
 
-ROW_MULTIPLE = 64
-"""Unpacked rows are padded to a multiple of this: one compiled step for the whole run."""
-
 
 class PackedRows:
     """Random access to rows: each is a list of examples laid out in `width` slots; their images are decoded here."""
 
     def __init__(self, examples: Sequence[Example], width: int, *, pack: bool, chat: Chat | None = None) -> None:
-        self._examples = examples
+        self._examples, self.width = examples, width
         lengths = [example.length for example in examples]
         self._rows = best_fit_decreasing(lengths, width) if pack else [[i] for i in range(len(examples))]
-        self.width = width if pack else min(width, -(-max(lengths) // ROW_MULTIPLE) * ROW_MULTIPLE)
         of_rows = [[image for i in row for image in examples[i].images] for row in self._rows]
         self.most_images = max(map(len, of_rows))
         self._images = None if chat is None else row_images.of_chat(chat, of_rows)

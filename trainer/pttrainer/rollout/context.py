@@ -14,8 +14,9 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import balanced_rows, sharding
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
+from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pttrainer.rollout.disaggregated.separate.remote_engine import RemoteEngine
     from pttrainer.rollout.disaggregated.weight_sync import WeightSync
     from pttrainer.runtime.io.place import Place
+
+ROW_MULTIPLE = 64
+"""Rows that are not packed are padded to a multiple of this: one compiled step for the whole run."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,15 @@ class Context:
             return 1
         rows, unit = len(batch.tokens_BT), sharding.mesh_size(self.mesh, "batch") * batch.samples
         return next(parts for parts in range(math.ceil(1 / self.share), rows + 1) if rows % (parts * unit) == 0)
+
+    def row_width(self, longest: int) -> int:
+        """Return the tokens of rows that hold so many each, at most `sequenceLength`: few lengths, few programs.
+
+        Devices that share rows have whole tiles of them, as a TPU's kernel wants it.
+        """
+        devices = sharding.mesh_size(self.mesh, "sequence")
+        multiple = ROW_MULTIPLE if devices == 1 else devices * balanced_rows.PIECES * LANES
+        return min(self.spec.training.sequence_length, filled_up(longest, multiple))
 
     def rows_at_once(self, rows: int) -> int:
         """Return the rows of an evaluation batch: at most `rows`, rounded up to a multiple of the batch shards."""

@@ -2,7 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from pttrainer.data.sft_examples import Example, Examples
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import DataError
+from pttrainer.rollout.context import Context
+from pttrainer.runtime.distributed import sharding
 
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
 
@@ -62,8 +65,14 @@ def test_a_row_is_laid_out_token_by_token() -> None:
     assert row["mask"].tolist() == [1, 1, 0, 0, 0]
 
 
-def test_unpacked_rows_are_as_wide_as_the_longest_needs() -> None:
-    assert PackedRows(many(20), 4096, pack=False).width == 64
+@pytest.mark.parametrize(
+    ("devices", "longest", "width"),
+    [(1, 20, 64), (1, 65, 128), (1, 5000, 4096), (4, 20, 1024), (4, 1025, 2048), (4, 4000, 4096)],
+)
+def test_rows_that_are_not_packed_have_whole_tiles_for_each_device(devices: int, longest: int, width: int) -> None:
+    spec = SimpleNamespace(training=SimpleNamespace(sequence_length=4096))
+    here = SimpleNamespace(mesh=sharding.make_mesh((1, 1, 1, devices)), spec=spec)
+    assert Context.row_width(cast("Context", here), longest) == width
 
 
 def batches(seed: int = 3, count: int = 40) -> Batches:

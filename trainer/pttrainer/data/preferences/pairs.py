@@ -13,7 +13,7 @@ import numpy as np
 
 from pttrainer.batch import Batch, Images
 from pttrainer.data import loss_weights
-from pttrainer.data.batching import ROW_MULTIPLE, lay_out, to_batch
+from pttrainer.data.batching import lay_out, to_batch
 from pttrainer.data.rows import Row, Rows
 from pttrainer.data.sft_examples import Example
 from pttrainer.data.sources.images import decoding
@@ -55,10 +55,10 @@ class Pairs:
         """Return how rows carry the images of the prompts; None if there are none."""
         return row_images.of_chat(chat, [pair.chosen.images for pair in self.pairs])
 
-    def width(self, length: int) -> int:
-        """Return the number of tokens of a row that holds any of them."""
-        longest = max(pair.length for pair in self.pairs)
-        return min(length, -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE)
+    @property
+    def longest(self) -> int:
+        """Return the number of tokens of the longest answer with its prompt."""
+        return max(pair.length for pair in self.pairs)
 
 
 def make(rows: Rows, chat: Chat, length: int, algorithm: str = "dpo") -> Pairs:

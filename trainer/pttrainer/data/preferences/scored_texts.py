@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from pttrainer.batch import Batch
-from pttrainer.data.preferences import unpaired
 from pttrainer.data.preferences.pairs import Pair, Pairs, answers_batch
 from pttrainer.data.sft_examples import Example
 
@@ -27,9 +26,9 @@ def of_pairs(pairs: Pairs, pad_id: int) -> list[Pair]:
     return [Pair(*(example(one.tokens, pad_id) for one in (pair.chosen, pair.rejected))) for pair in pairs.pairs]
 
 
-def width(pairs: Sequence[Pair], length: int) -> int:
-    """Return the number of tokens of a row that holds any of the texts."""
-    return unpaired.width([one for pair in pairs for one in (pair.chosen, pair.rejected)], length)
+def longest(pairs: Sequence[Pair]) -> int:
+    """Return the number of tokens of the longest text."""
+    return max(one.length for pair in pairs for one in (pair.chosen, pair.rejected))
 
 
 def batch_of(pairs: Sequence[Pair | None], width: int) -> Batch:

@@ -7,7 +7,6 @@ estimate of the KL each prompt is also continued by the answer to another one (`
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pttrainer.data.batching import ROW_MULTIPLE
 from pttrainer.data.preferences.pairs import answer_tokens, common_prompt, fitted
 from pttrainer.data.rows import Row, Rows
 from pttrainer.data.sft_examples import Example
@@ -80,12 +79,6 @@ def mismatched(answers: Sequence[LabelledAnswer], others: Sequence[int], chat: C
     """Return each prompt with the answer numbered in `others`, as examples."""
     pairs = zip(answers, others, strict=True)
     return [fitted([answer.answered_by(answers[other]).tokens(chat)], length)[0] for answer, other in pairs]
-
-
-def width(examples: Sequence[Example], length: int) -> int:
-    """Return the number of tokens of a row that holds any of them."""
-    longest = max(example.length for example in examples)
-    return min(length, -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE)
 
 
 def _label(row: Row, column: str) -> bool:
