@@ -9,8 +9,9 @@ every layer.
                                               the head gathered, its gradient, and the logits of a chunk of N tokens;
                                               more where it is the embedding, too; logits are fewer there, where the
                                               loss is one of tokens
-    layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
-                                              one layer's backward pass: activations, its weights gathered
+    layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t + 4 · s·T·K/t
+                                              one layer's backward pass: activations, its weights gathered, and keys and
+                                              values (K wide) with their gradients of rows that s devices share
     tower       a layer of the vision tower (`vision_memory`), before the decoder
     accumulate  2·G + 8·V·D/t                 micro-batches of what is trained whole: the sum so far, what is added, and
                                               the embedding's gradient (float32), as made and as summed over devices.

@@ -55,6 +55,9 @@ def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[B
         unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
         if of.has_micro_batches and not config.tied_head:  # both are converted before the layers
             return [gathered, [kept, logits], *unread], stay
+        is_whole = of.structure.quantization is None and not of.has_micro_batches
+        if of.has_explicit_collectives and is_whole:  # logits are made behind the conversion
+            return [[kept, *gathered, *here], [kept, *here, logits], *unread], stay
         return [[kept, *gathered, *here, logits], *unread], stay
     is_early = (config.tied_head and not of.has_explicit_collectives) or of.has_micro_batches
     return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay

@@ -40,10 +40,23 @@ def one_layer(of: JobShapes) -> list[Buffer]:
     activations = max(tokens * _activations(of, kind) / tensor + tokens * _routed(of, kind) for kind in kinds)
     gathered = max(_gathered(of, kind) for kind in kinds)
     widths = f"MLP [{tokens}, {_feed_forward(config) // tensor}], attention [{tokens}, {_width(config) // tensor}]"
-    return [
+    whole = max(_keys_and_values(of, kind) for kind in kinds)
+    buffers = [
         Buffer("activations of a layer", int(activations), "train", widths),
         Buffer("weights of a layer, gathered", int(gathered / tensor), "train"),
+        Buffer("keys and values of whole rows, and their gradients", whole, "train"),
     ]
+    return [buffer for buffer in buffers if buffer.bytes]
+
+
+def _keys_and_values(of: JobShapes, config: ModelConfig) -> int:
+    """Return the bytes of keys, values and both gradients of all tokens of a device's rows, where it has not all."""
+    pieces = of.axis("sequence")
+    if pieces == 1 or config.delta is not None:
+        return 0
+    heads = config.kv_heads if config.latent is None else config.heads
+    each = 2 if of.structure.compute_dtype == "bfloat16" else 4
+    return 2 * each * pieces * of.tokens_per_device * heads * (config.head_dim + config.value_dim) // of.axis("tensor")
 
 
 def _lent(of: JobShapes) -> int:
