@@ -77,7 +77,7 @@ def judge(
         collectives=memory.traffic,
         estimate=estimated,
         assumptions=[*assumptions(of, memory.programs, price), *served],
-        notes=[*memory.notes, *(best_split.notes(of, job.spec) if estimated is not None else [])],
+        notes=[*memory.notes, *_shared_rows(of), *(best_split.notes(of, job.spec) if estimated is not None else [])],
         factor=factor,
         options=[] if memory.fits else changes.options(of, factor),
         smallest=[] if memory.fits else changes.smallest(of, factor, prices),
@@ -98,6 +98,16 @@ def _checked(job: JobShapes, depth: Depth, limit_s: float | None) -> tuple[JobSh
     left = None if limit_s is None else max(0.0, limit_s - (time.monotonic() - started))
     memory = check_memory(of, depth, left)
     return of, memory._replace(notes=[note, *memory.notes])
+
+
+def _shared_rows(of: JobShapes) -> list[str]:
+    """Return a note if devices share rows of a length for which attention has no kernel."""
+    devices, length = of.axis("sequence"), of.spec.training.sequence_length
+    multiple = devices * changes.TILES_OF_TOKENS
+    if devices == 1 or (of.slice.platform == "tpu" and length % multiple == 0):
+        return []
+    kernel = f"a multiple of {multiple} has one" if of.slice.platform == "tpu" else "only TPUs have one"
+    return [f"attention has no kernel for rows of {length} tokens that {devices} devices share, and is slow; {kernel}"]
 
 
 def _factor(of: JobShapes, memory: MemoryCheck) -> float:

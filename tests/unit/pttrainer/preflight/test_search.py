@@ -8,9 +8,11 @@ from tests.builders.trainer.preflight import job
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.advice.matrix import matrix
 from pttrainer.preflight.advice.search import fit
+from pttrainer.preflight.check import judge
 from pttrainer.preflight.compiler import compiler_process
 from pttrainer.preflight.compiler.result import Compiled
 from pttrainer.preflight.memory import formula
+from pttrainer.preflight.report.table import text
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 
@@ -43,6 +45,46 @@ def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
     change = fit(job(**LARGE), frozenset(keep), compile_first=False).change
     assert changed is None if change is None else changed in change.settings
     assert (change is None) == (changed is None)
+
+
+LONG: dict[str, Any] = {"model": "llama3.1-8b", "batchSize": 8, "sequenceLength": 131_072}
+
+
+def test_rows_too_long_for_a_chip_are_shared_by_several_where_attention_has_a_kernel_for_them() -> None:
+    """Before matrices are split, which sends more."""
+    change = fit(job(accelerator="v6e-8", **LONG), frozenset(("method", "chips", "length")), compile_first=False).change
+    assert change.settings["training.parallelism"] == {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 8}
+    assert change.settings["training.microBatchSize"] == 1
+    first, *_ = changes.options(shapes_of(job(accelerator="v6e-8", **LONG).spec))
+    assert (first.change, first.fits) == ("share a row's tokens between 8 devices", True)
+    assert first.peak == change.peak
+    gpus, no_tiles = job(accelerator="h100-8", **LONG), job(accelerator="v6e-8", **LONG | {"sequenceLength": 131_000})
+    for other in (gpus, no_tiles):
+        assert not changes.sequences(shapes_of(other.spec))
+
+
+def test_smaller_slices_hold_long_rows_that_their_chips_share() -> None:
+    judged = judge(job(accelerator="v6e-8", **LONG), "formula")
+    on_v5p = next(one for one in judged.smallest if one.change.startswith("v5p"))
+    assert on_v5p.settings["training.parallelism"] == {"tensor": 1, "sequence": 2}
+    assert on_v5p.settings["accelerator"]["type"] == "v5p-8"
+    assert "fits           sequence 2, microBatchSize 2" in text(judged)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "length", "note"),
+    [
+        ("v6e-8", 4096, None),
+        ("v6e-8", 4000, "attention has no kernel for rows of 4000 tokens that 2 devices share, and is slow; a multiple "
+         "of 512 has one"),
+        ("h100-8", 4096, "attention has no kernel for rows of 4096 tokens that 2 devices share, and is slow; only TPUs "
+         "have one"),
+    ],
+)  # fmt: skip
+def test_shared_rows_without_a_kernel_are_noted(accelerator: str, length: int, note: str | None) -> None:
+    split = {"fsdp": 4, "sequence": 2}
+    judged = judge(job("llama3.2-1b", accelerator, batchSize=8, sequenceLength=length, parallelism=split), "formula")
+    assert (note in judged.notes) == (note is not None)
 
 
 def test_groups_of_reinforcement_learning_stay_together() -> None:

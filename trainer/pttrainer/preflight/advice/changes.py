@@ -21,12 +21,16 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.tpu_topology import USABLE_GIB
 from pttrainer.preflight.verdict import Option
+from pttrainer.runtime.distributed.logical_axes import PIECES
+from pttrainer.runtime.tpu_tiles import LANES
 
+TILES_OF_TOKENS = PIECES * LANES
+"""Tokens of a row on each device that shares it: a multiple of these, or attention has no kernel."""
 LARGER = 3
 """Number of larger slices of the same generation to try."""
 MOST_CHIPS = 1024
-TENSOR = (2, 4, 8)
-"""Splits of the matrices to try."""
+TENSOR = SEQUENCE = (2, 4, 8)
+"""Splits of the matrices, and of a row's tokens, to try."""
 IN_HOSTS: Remat = "offload-input"
 Settings = dict[str, Any]
 
@@ -91,7 +95,12 @@ def _changes(of: JobShapes) -> Iterator[tuple[str, Settings]]:
         yield "keep layers' inputs in host memory", {"training.remat": IN_HOSTS}
     for tensor in TENSOR:
         if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:
-            yield f"split matrices over {tensor} devices", _split(of, tensor=tensor)
+            yield f"split matrices over {tensor} devices", _split(of, tensor, of.axis("sequence"))
+    for sequence in sequences(of):
+        micro = of.micro_rows * of.axis("sequence") // sequence
+        if slice_.devices % (of.axis("tensor") * sequence) == 0 and micro:
+            settings = {**_split(of, of.axis("tensor"), sequence), "training.microBatchSize": micro}
+            yield f"share a row's tokens between {sequence} devices", settings
     if of.axis("data") > 1:
         yield "split weights over all slices", {"training.parallelism": {"fsdp": slice_.total_devices}}
     length = training.sequence_length // 2
@@ -109,9 +118,16 @@ def micro_batches(most: int, batch: int, shards: int) -> list[int]:
     return [micro for micro in range(most - most % shards, 0, -shards) if batch % micro == 0]
 
 
-def _split(of: JobShapes, tensor: int) -> Settings:
-    left = of.slice.devices // tensor
-    return {"training.parallelism": {"data": of.slice.slices, "fsdp": left, "tensor": tensor}}
+def sequences(of: JobShapes) -> list[int]:
+    """Return larger numbers of devices that may share a row's tokens: on TPUs, as only their kernel knows such rows."""
+    has_tiles = [n for n in SEQUENCE if of.spec.training.sequence_length % (n * TILES_OF_TOKENS) == 0]
+    return [n for n in has_tiles if n > of.axis("sequence") and of.slice.platform == "tpu"]
+
+
+def _split(of: JobShapes, tensor: int, sequence: int) -> Settings:
+    left = of.slice.devices // (tensor * sequence)
+    mesh = {"data": of.slice.slices, "fsdp": left, "tensor": tensor}
+    return {"training.parallelism": mesh if sequence == 1 else {**mesh, "sequence": sequence}}
 
 
 def other_chips(of: JobShapes) -> Iterator[tuple[str, Settings]]:
@@ -128,28 +144,34 @@ def other_chips(of: JobShapes) -> Iterator[tuple[str, Settings]]:
         if _slice(name).chips == slice_.chips
     ]
     for name in (*sizes[:LARGER], *others):
-        yield _slice(name).describe(), _chips_settings(of, name, of.axis("tensor"))
+        yield _slice(name).describe(), _chips_settings(of, name, of.axis("tensor"), of.axis("sequence"))
 
 
-def _chips_settings(of: JobShapes, name: str, tensor: int) -> Settings:
-    """Return settings for other chips; the batch grows if it does not divide over them."""
+def _chips_settings(of: JobShapes, name: str, tensor: int, sequence: int) -> Settings:
+    """Return settings for other chips; the batch grows if it does not divide over them.
+
+    Where more devices share a row than before, each has the tokens of one.
+    """
     settings: Settings = {"accelerator": {"type": name, "slices": of.spec.accelerator.slices}}
-    settings["training.parallelism"] = {"tensor": tensor, "sequence": of.axis("sequence")}
+    settings["training.parallelism"] = {"tensor": tensor, "sequence": sequence}
     devices = _slice(name).devices * of.spec.accelerator.slices
-    shards = max(devices // tensor // of.axis("sequence"), 1)
+    shards = max(devices // tensor // sequence, 1)
     batch = of.spec.training.batch_size
     if batch % shards:
         settings["training.batchSize"] = -(-batch // shards) * shards
-    if of.micro_rows % shards or settings.get("training.batchSize", batch) % of.micro_rows:
+    is_uneven = of.micro_rows % shards or settings.get("training.batchSize", batch) % of.micro_rows
+    if is_uneven or sequence > of.axis("sequence"):
         settings["training.microBatchSize"] = shards
     return settings
 
 
 def _on(of: JobShapes, name: str, factor: float) -> Iterator[Option]:
-    """Yield the job on this slice, with its matrices split as they are, or more."""
-    for tensor in sorted({of.axis("tensor"), *TENSOR}):
-        if tensor >= of.axis("tensor") and of.config.heads % tensor == 0 and _slice(name).devices % tensor == 0:
-            option = _tried(of, _slice(name).describe(), _chips_settings(of, name, tensor), factor)
+    """Yield the job on this slice, with its matrices or its rows split as they are, or more."""
+    splits = [(of.axis("tensor"), n) for n in (of.axis("sequence"), *sequences(of))]
+    splits += [(n, of.axis("sequence")) for n in TENSOR if n > of.axis("tensor") and of.config.heads % n == 0]
+    for tensor, sequence in splits:
+        if _slice(name).devices % (tensor * sequence) == 0:
+            option = _tried(of, _slice(name).describe(), _chips_settings(of, name, tensor, sequence), factor)
             if option is not None:
                 yield option
 

@@ -167,7 +167,7 @@ def _layouts(of: JobShapes) -> Iterator[_Layout]:
     training = of.spec.training
     remats = dict.fromkeys((of.structure.remat, "full"))
     tensors = [n for n in SPLITS if n >= of.axis("tensor") and of.config.heads % n == 0]
-    sequences = [n for n in SPLITS if n >= of.axis("sequence") and training.sequence_length % n == 0]
+    sequences = [of.axis("sequence"), *changes.sequences(of)]
     for tensor, sequence, remat in itertools.product(tensors, sequences, remats):
         split = tensor * sequence * of.axis("expert")
         if of.slice.devices % split:
@@ -183,4 +183,4 @@ def _layouts(of: JobShapes) -> Iterator[_Layout]:
         for micro in changes.micro_batches(of.micro_rows, training.batch_size, shards)[:MICRO_BATCHES]:
             smaller = {} if micro == of.micro_rows else {"training.microBatchSize": micro}
             changed = len(settings) + len(smaller)
-            yield _Layout({**settings, **smaller}, (tensor * sequence, sequence, remat == "full", -micro, changed))
+            yield _Layout({**settings, **smaller}, (tensor * sequence, tensor, remat == "full", -micro, changed))

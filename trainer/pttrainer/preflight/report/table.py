@@ -137,7 +137,11 @@ def _sampling(of: Generation | None) -> list[str]:
 
 def _option(one: Option) -> str:
     outcome = "fits" if one.fits else "does not fit"
-    also = [f"{path.rpartition('.')[2]} {value}" for path, value in one.settings.items() if not isinstance(value, dict)]
+    mesh = one.settings.get("training.parallelism", {}) if "accelerator" in one.settings else {}
+    also = [f"{axis} {mesh[axis]}" for axis in ("tensor", "sequence") if mesh.get(axis, 1) != 1]
+    also += [
+        f"{path.rpartition('.')[2]} {value}" for path, value in one.settings.items() if not isinstance(value, dict)
+    ]
     memory = f"{_gib(one.peak):>8} of {_gib(one.available):>6} per device"
     also += [] if one.hourly is None else [f"{one.hourly:,.2f} an hour"]
     return f"  {one.change:<38} {memory}   {outcome:<12}   {', '.join(also)}".rstrip()
