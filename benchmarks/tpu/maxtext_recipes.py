@@ -13,7 +13,8 @@ from typing import NamedTuple
 class Recipe(NamedTuple):
     """A shape, and how MaxText trains it.
 
-    rows: of all devices; changed: what is not as its source has it; remat: our policy.
+    rows: of all devices; changed: what is not as its source has it; remat: our policy; sequence: devices that share a
+    row's tokens.
     """
 
     accelerator: str
@@ -25,6 +26,7 @@ class Recipe(NamedTuple):
     source: str
     changed: str
     remat: str = "auto"
+    sequence: int = 1
 
 
 FUSED_GATHERS = (
@@ -272,6 +274,21 @@ RECIPES: dict[str, Recipe] = {
         "tpu-recipes, training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4",
         f"moments in float32, as ours; {_OF_JAX}",
     ),
+    "llama3.1-70b-128k-tpu7x-512": Recipe(
+        *("tpu7x-512", "llama3.1-70b", 64, 131072),
+        (
+            *("ici_fsdp_parallelism=-1", "ici_context_parallelism=8", "attention=flash", "use_iota_embed=True"),
+            *("weight_dtype=float32", "num_vocab_tiling=4", "remat_policy=custom", "mlpwo=device"),
+            *(f"{part}=device" for part in ("decoder_layer_input", "context", "query_proj", "key_proj", "value_proj")),
+            *("sa_q_layout=SEQ_MINOR", "sa_k_layout=HEAD_DIM_MINOR", "sa_v_layout=SEQ_MINOR"),
+            *TILES_OF_NO_RECIPE,
+        ),
+        OF_TPU7X,
+        "tpu-recipes, training/ironwood/llama3.1-70b/128k-bf16-tpu7x-4x8x8",
+        "flags of Gemma 4's recipes; moments in float32, as ours; the backward pass apart, as the fused one's partial "
+        f"gradients of queries take 104 GiB of 94.8 here; {_OF_JAX}",
+        sequence=8,
+    ),
     "mistral-7b-v6e-256": Recipe(
         *("v6e-256", "mistral-7b", 1536, 8192),
         (
@@ -313,6 +330,23 @@ RECIPES: dict[str, Recipe] = {
         OF_TPU7X,
         "tpu-recipes, training/ironwood/gemma4-26b/4k-bf16-tpu7x-4x4x4",
         _OF_JAX,
+    ),
+    "qwen3-235b-a22b-tpu7x-512": Recipe(
+        *("tpu7x-512", "qwen3-235b-a22b", 8192, 4096),
+        (
+            *("ici_fsdp_parallelism=-1", "attention=flash", "weight_dtype=float32", "remat_policy=custom"),
+            *("decoder_layer_input=offload", "megablox=True", "sparse_matmul=True", *TILES_OF_1024, FUSED_BACKWARD),
+        ),
+        (
+            *TPU7X_VMEM,
+            "--xla_tpu_enable_sparse_core_collective_offload_all_gather=true",
+            "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
+            "--xla_tpu_use_single_sparse_core_for_all_gather_offload=true",
+            *HOST_OFFLOAD,
+        ),
+        "tpu-recipes, training/ironwood/qwen3-235b-a22b/4k-bf16-tpu7x-4x8x8",
+        f"megablox' kernel for tokamax's; {_OF_JAX}",
+        remat="offload-input",
     ),
     "gpt-oss-120b-tpu7x-128": Recipe(
         *("tpu7x-128", "gpt-oss-120b", 1280, 8192),

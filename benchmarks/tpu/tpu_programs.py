@@ -62,6 +62,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="llama3.1-8b")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--sequence", type=int, default=1, help="devices that share a row's tokens")
     parser.add_argument("--flag", action="append", default=[], help="one more flag, as --flag=--xla_name=value")
     parser.add_argument("--only", choices=["required", "ours"], help="compile this program here, and no other")
     parser.add_argument("--remat", help="ours (full, of a recipe auto); MaxText's is remat_policy of its settings")
@@ -160,7 +161,7 @@ def _with_recipe(options: argparse.Namespace) -> argparse.Namespace:
         "maxtext_flags": " ".join([*recipe.flags, options.maxtext_flags]),
         "maxtext_setting": [*recipe.settings, *options.maxtext_setting],
     }
-    shape = {name: getattr(recipe, name) for name in ("accelerator", "model", "rows", "length")}
+    shape = {name: getattr(recipe, name) for name in ("accelerator", "model", "rows", "length", "sequence")}
     return argparse.Namespace(**vars(options) | shape | given)
 
 
@@ -176,6 +177,7 @@ def _row(name: str, text: str, peak: int, of: JobShapes, kernels: Mapping[str, f
 
 def _spec(options: argparse.Namespace) -> PostTrainJobSpec:
     training = {"batchSize": options.rows, "sequenceLength": options.length, "remat": options.remat}
+    training["parallelism"] = {"sequence": options.sequence}
     job = {
         "model": {"uri": f"random://{options.model}"},
         "algorithm": {options.algorithm: {}},
