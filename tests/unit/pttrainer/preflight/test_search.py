@@ -65,10 +65,17 @@ def test_rows_too_long_for_a_chip_are_shared_by_several_where_attention_has_a_ke
 
 def test_smaller_slices_hold_long_rows_that_their_chips_share() -> None:
     judged = judge(job(accelerator="v6e-8", **LONG), "formula")
-    on_v5p = next(one for one in judged.smallest if one.change.startswith("v5p"))
-    assert on_v5p.settings["training.parallelism"] == {"tensor": 1, "sequence": 2}
-    assert on_v5p.settings["accelerator"]["type"] == "v5p-8"
-    assert "fits           sequence 2, microBatchSize 2" in text(judged)
+    on_v5e = next(one for one in judged.smallest if one.change.startswith("v5litepod"))
+    assert on_v5e.settings["training.parallelism"] == {"tensor": 1, "sequence": 8}
+    assert on_v5e.settings["accelerator"]["type"] == "v5litepod-32"
+    assert "fits           sequence 8, microBatchSize 4" in text(judged)
+
+
+def test_rows_are_not_shared_where_micro_batches_do_as_much() -> None:
+    several = shapes_of(job(accelerator="v6e-8", **LONG | {"batchSize": 16}).spec)
+    assert not [one for one in changes.options(several) if one.change.startswith("share")]
+    assert not [one for one in changes.smallest(several) if one.settings["training.parallelism"]["sequence"] > 1
+                and one.chips < 16]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def _changes(of: JobShapes) -> Iterator[tuple[str, Settings]]:
     for tensor in TENSOR:
         if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:
             yield f"split matrices over {tensor} devices", _split(of, tensor, of.axis("sequence"))
-    for sequence in sequences(of):
+    for sequence in sequences(of) if of.micro_rows <= of.row_shards else ():
         micro = of.micro_rows * of.axis("sequence") // sequence
         if slice_.devices % (of.axis("tensor") * sequence) == 0 and micro:
             settings = {**_split(of, of.axis("tensor"), sequence), "training.microBatchSize": micro}
@@ -119,7 +119,10 @@ def micro_batches(most: int, batch: int, shards: int) -> list[int]:
 
 
 def sequences(of: JobShapes) -> list[int]:
-    """Return larger numbers of devices that may share a row's tokens: on TPUs, as only their kernel knows such rows."""
+    """Return larger numbers of devices that may share a row's tokens: on TPUs, as only their kernel knows such rows.
+
+    It takes less memory where devices have a row each; where they have more, smaller micro-batches do as much.
+    """
     has_tiles = [n for n in SEQUENCE if of.spec.training.sequence_length % (n * TILES_OF_TOKENS) == 0]
     return [n for n in has_tiles if n > of.axis("sequence") and of.slice.platform == "tpu"]
 
@@ -167,7 +170,9 @@ def _chips_settings(of: JobShapes, name: str, tensor: int, sequence: int) -> Set
 
 def _on(of: JobShapes, name: str, factor: float) -> Iterator[Option]:
     """Yield the job on this slice, with its matrices or its rows split as they are, or more."""
-    splits = [(of.axis("tensor"), n) for n in (of.axis("sequence"), *sequences(of))]
+    shards = _slice(name).devices * of.spec.accelerator.slices // (of.axis("tensor") * of.axis("sequence"))
+    longer = sequences(of) if of.micro_rows <= shards else []
+    splits = [(of.axis("tensor"), n) for n in (of.axis("sequence"), *longer)]
     splits += [(n, of.axis("sequence")) for n in TENSOR if n > of.axis("tensor") and of.config.heads % n == 0]
     for tensor, sequence in splits:
         if _slice(name).devices % (tensor * sequence) == 0:
