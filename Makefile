@@ -156,7 +156,7 @@ aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here 
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/feed_forward.py v6e-8 0 98304 --rows 1 --length 1024 --d-model 1024 --d-ff 2048
 	JAX_PLATFORMS=cpu $(AOT)/bin/python benchmarks/tpu/feed_forward.py v6e-8 0 --rows 1 --length 1024 --d-model 1024 --d-ff 2048 --split
 
-tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (25 minutes)
+tune-attention: $(AOT)/.ready  ## write the table of splash attention's tiles again, by the TPU compiler (35 minutes)
 	$(AOT)/bin/python scripts/tune_attention.py
 
 AUDIT := .venv-audit

@@ -1,12 +1,13 @@
 """Write the table of splash attention's tiles: `make tune-attention`; of one head size, `tune_attention.py 256`.
 
 Compiles the kernels for every generation, head size and tile with the TPU compiler (`make aot` has it; no TPU is
-needed; about 25 CPU-minutes) and counts the instructions (VLIW bundles, one cycle each) that it makes: those
+needed; about 35 CPU-minutes) and counts the instructions (VLIW bundles, one cycle each) that it makes: those
 of the longest piece of straight code, which runs for every pair of blocks, and all others, which run once for every row
 of pairs. A tile that does not fit the chip's vector memory is refused by the compiler and left out.
 
-Not compiled: tiles of 2,048 tokens. Those take minutes each; the one that was tried (v6e, heads of 128, the fused
-backward kernel) had 23,352 cycles a pair where four pairs of 1,024 have 23,948, and wastes more on the diagonal.
+Not compiled: tiles of 2,048 queries. Those take minutes each; the one that was tried (v6e, heads of 128, the fused
+backward kernel) had 23,352 cycles a pair where four pairs of 1,024 have 23,948, and wastes more on the diagonal. Blocks
+of 2,048 and 4,096 keys beside 1,024 queries are, of that kernel: long rows take them.
 """
 
 import itertools
@@ -21,12 +22,15 @@ TABLE = Path(__file__).parents[1] / "trainer/pttrainer/models/attention/splash_t
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "tpu7x": "tpu7x:2x2x1"}
 HEADS = (128, 256, 512)
 TILES = ((128, 128), (256, 256), (512, 512), (1024, 512), (1024, 1024))
+WIDE = ((2048, 512), (4096, 512))
+"""Tiles of the fused backward kernel with more keys than queries, of heads of 128: of 256 they take minutes."""
 LENGTH = 4096
 KERNELS = {"_fwd_": "forward", "_dkv_": "dkv", "_dq_": "dq"}
 HEADER = '''"""Cycles of splash attention's kernels by tile, written by scripts/tune_attention.py.
 
 (generation, head size) -> (kernel, tokens of a block, keys computed at once) -> (cycles of a pair of blocks, cycles
-around a row of pairs). Compiled with libtpu {libtpu}. What is not here did not compile.
+around a row of pairs). A block of queries has at most 1,024 tokens. Compiled with libtpu {libtpu}. What is not here did
+not compile.
 """
 
 Cycles = dict[tuple[str, int, int], tuple[int, int]]
@@ -76,8 +80,8 @@ def measure(generation: str, head: int) -> None:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
         os.environ |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu"}
         os.environ["TPU_STDERR_LOG_LEVEL"] = "3"
-        for tokens, compute in TILES:
-            for is_fused in (True, False):
+        for tokens, compute in (*TILES, *(WIDE if head == HEADS[0] else ())):
+            for is_fused in (True,) if (tokens, compute) in WIDE else (True, False):
                 why = compile_kernels(TOPOLOGIES[generation], head, tokens, compute, is_fused)
                 for name, cycles in sorted(bundles(Path(dump)).items()):
                     name = "fused" if is_fused and name == "dkv" else name
@@ -96,10 +100,13 @@ def compile_kernels(topology: str, head: int, tokens: int, compute: int, is_fuse
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    from pttrainer.models.attention.splash_blocks import MOST_QUERIES
+
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     where = NamedSharding(Mesh(np.array(devices[:1]), ("x",)), PartitionSpec())
     own = (None, None) if is_fused else (tokens, tokens)
-    sizes = splash.BlockSizes(tokens, tokens, compute, tokens, tokens, compute, *own, use_fused_bwd_kernel=is_fused)
+    queries = min(tokens, MOST_QUERIES)
+    sizes = splash.BlockSizes(queries, queries, compute, queries, tokens, compute, *own, use_fused_bwd_kernel=is_fused)
     mask = splash.MultiHeadMask([splash.CausalMask((LENGTH, LENGTH))])
     kernel = splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
 

@@ -156,6 +156,15 @@ def test_attention_runs_forward_once_where_its_output_is_saved(remat: Remat, run
     assert len(kernels) == runs
 
 
+def test_of_long_rows_it_does_for_each_few_heads_with_one_kernel_for_the_backward_pass() -> None:
+    """Whose partial gradients of queries, of 8 blocks of keys, are there for four heads at a time."""
+    model = Model(replace(LLAMA, heads=8), "bfloat16", remat="save-context")
+    text = compiled(model, "v6e:2x2", length=32_768)
+    kernels = Counter(re.findall(r"%splash_mha_([a-z]+)\S* = .* custom-call\(", text))
+    assert kernels == {"fwd": 1, "dkv": 1}
+    assert re.search(r"%splash_mha_dkv\S* = \(.*bf16\[2,8,4,32768,64\]", text)  # of a device's two rows
+
+
 def test_a_step_that_the_compiler_refuses_gives_way_to_full_recomputation_where_the_job_leaves_that_open() -> None:
     where = NamedSharding(Mesh(tpu_topology.devices(accelerators.resolve("v6e-1")), ("all",)), PartitionSpec())
     state = jax.ShapeDtypeStruct((128,), "float32", sharding=where)

@@ -131,10 +131,47 @@ def test_so_does_its_fused_backward_pass(
     _assert_close(fused, plain)
 
 
+@pytest.mark.parametrize(("window", "softcap", "sinks"), [(None, None, False), (150, 7.0, True)])
+def test_so_does_a_backward_pass_with_more_keys_than_queries_in_a_block(
+    window: int | None, softcap: float | None, sinks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight heads in two groups, each with a kernel of its own."""
+    only = {("forward", 128, 128): (1, 1), ("fused", 256, 128): (1, 1)}
+    monkeypatch.setitem(splash_blocks.GENERATIONS, "cpu", "this")
+    monkeypatch.setitem(splash_blocks.CYCLES, ("this", 128), only)
+    monkeypatch.setattr(splash_blocks, "MOST_QUERIES", 128)
+    monkeypatch.setattr(splash_blocks, "LONG_ROW", 512)
+    splash_blocks.tiles_for.cache_clear()
+    inputs = _inputs(np.array([[1] * 200 + [2] * 311 + [0], [1] * 512], np.int32), 8, 2, 16, sinks)
+    fused = _values_and_gradients(_splash, inputs, window, softcap)
+    tiles = splash_blocks.tiles_for("cpu", 16, 512, window)
+    assert (tiles.backward.queries, tiles.backward.tokens, tiles.backward_queries) == (128, 256, None)
+    assert splash_blocks.head_groups(tiles, 8, 2) == 2
+    splash_blocks.tiles_for.cache_clear()
+    plain = _values_and_gradients(_plain, inputs, window, softcap)
+    _assert_close(fused, plain)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "groups"),
+    [(64, 8, 8), (32, 8, 8), (16, 8, 4), (32, 1, 1), (128, 128, 32), (2, 2, 1), (28, 4, 4)],
+)
+def test_long_rows_have_a_kernel_for_each_few_heads_where_it_leaves_partial_gradients(
+    heads: int, kv_heads: int, groups: int
+) -> None:
+    long, short = (splash_blocks.tiles_for("TPU7x", 128, length) for length in (131_072, 8192))
+    assert splash_blocks.head_groups(long, heads, kv_heads) == groups
+    assert splash_blocks.head_groups(short, heads, kv_heads) == 1
+
+
 @pytest.mark.parametrize(
     ("device", "head_dim", "length", "window", "tiles"),
     [
         ("TPU v6 lite", 128, 8192, None, ((1024, 512), (1024, 1024), (1024, 512))),
+        ("TPU v6 lite", 128, 16_384, None, ((1024, 512), (1024, 1024), (1024, 512))),
+        ("TPU v6 lite", 128, 32_768, None, ((1024, 512), (4096, 512), None)),  # few partial gradients to add up
+        ("TPU7x", 128, 131_072, None, ((1024, 512), (4096, 512), None)),
+        ("TPU v5", 128, 131_072, 4096, ((512, 512), (512, 512), (512, 512))),  # a window hides most of a wide block
         ("TPU v5", 128, 4096, None, ((512, 512), (512, 512), (512, 512))),
         ("TPU v5", 128, 1024, None, ((512, 512), (1024, 1024), None)),  # nothing to add up
         ("TPU v6 lite", 128, 8192, 512, ((512, 512), (512, 512), (512, 512))),  # a window makes small tiles cheaper

@@ -132,6 +132,17 @@ def test_kernels_of_a_single_row_have_no_axis_of_rows() -> None:
     assert one_row == pytest.approx(32 * sum(splash_blocks.head_cycles("v6e", 128, 8192).values()) / 1.75e9)
 
 
+def test_of_long_rows_a_kernel_has_few_heads_and_partial_gradients_are_no_rows() -> None:
+    of = shapes_of(spec("llama3.1-8b", "v6e-8", batchSize=8, sequenceLength=32_768))
+    text = KERNELS.replace("[3,", "[").replace("(f32[1024,128]{2,1,0}, bf16[8,8192", "(bf16[8,4,8192,128], bf16[8,8192")
+    assert "bf16[8,4,8192,128]" in text
+    cycles = splash_blocks.head_cycles("v6e", 128, 32_768)
+    assert set(cycles) == {"forward", "fused"}
+    assert step_seconds(text, of) == pytest.approx(4 * sum(cycles.values()) / 1.75e9)
+    shared = shapes_of(spec("llama3.1-8b", "v6e-8", batchSize=8, sequenceLength=32_768, parallelism={"sequence": 4}))
+    assert step_seconds(text, shared) == pytest.approx(sum(cycles.values()) / 1.75e9)
+
+
 GROUPED = """HloModule layer
 
 ENTRY %main (p: f32[8]) -> f32[8] {

@@ -294,7 +294,7 @@ def _splash(
 
     from pttrainer.models.attention import splash_mask
 
-    T, N, H = q_BTNH.shape[1:]
+    (T, N, H), K = q_BTNH.shape[1:], k_BTKH.shape[2]
     padded = filled_up(T)
     length = padded * row.devices
     sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)
@@ -302,14 +302,24 @@ def _splash(
     def rows(window: int | None) -> Callable[..., Array]:
         # Tokens of an example stand side by side, so a window of positions is one of slots.
         tiles = splash_blocks.tiles_for(sharding.chip()[1], H, length, window, row.pieces)
+        groups = splash_blocks.head_groups(tiles, N, K)
         made = splash_mask.RowKernel(
-            N, length, window, tiles, scoring.softcap, KERNEL_OUT, row.devices, row.is_balanced, interpret
+            N // groups, length, window, tiles, scoring.softcap, KERNEL_OUT, row.devices, row.is_balanced, interpret
         )
         kernel = splash_mask.own_part(splash_mask.kernel(made), row.devices)
 
         def one(q_NTH: Array, k_KTH: Array, v_KTH: Array, of_queries_T: Array, of_keys_T: Array) -> Array:
-            out: Array = kernel(q_NTH, k_KTH, v_KTH, SegmentIds(of_queries_T, of_keys_T), sinks=sinks_N)
-            return out
+            def of_heads(inputs: tuple[Array, Array, Array, Array | None]) -> Array:
+                *qkv, sinks = inputs
+                out: Array = kernel(*qkv, SegmentIds(of_queries_T, of_keys_T), sinks=sinks)
+                return out
+
+            if groups == 1:
+                return of_heads((q_NTH, k_KTH, v_KTH, sinks_N))
+            # The backward kernel's partial gradients of queries are there for one group of heads at a time.
+            by_group = jax.tree.map(lambda x: x.reshape(groups, -1, *x.shape[1:]), (q_NTH, k_KTH, v_KTH, sinks_N))
+            out_NTH: Array = jax.lax.map(of_heads, by_group).reshape(q_NTH.shape)
+            return out_NTH
 
         return jax.vmap(one)
 

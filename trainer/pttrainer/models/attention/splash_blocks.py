@@ -3,7 +3,8 @@
 A kernel runs one piece of straight code for every pair of blocks of queries and keys that the mask leaves, and a little
 around each row of pairs. `splash_table` has both in cycles, for every generation, head size and tile that the compiler
 takes; here they are multiplied by the number of pairs. Larger tiles waste less around them and more on the diagonal; a
-window makes small ones cheaper. Left out: what segments hide, which no program knows before it runs.
+window makes small ones cheaper. Long rows may have the fused backward kernel with more keys than queries in a block:
+it leaves fewer partial gradients to add up. Left out: what segments hide, which no program knows before it runs.
 """
 
 from functools import lru_cache
@@ -18,6 +19,12 @@ ADDED_PER_CYCLE = 50
 """The fused backward kernel writes a gradient of all queries for every block of keys; so many of their numbers a core
 adds up in a cycle, by the compiler's estimate of whole train steps (43 on a v6e, 63 on a v5p). By the bandwidth of the
 memory they would be six times as many, and the fused kernel would win more often."""
+MOST_QUERIES = 1024
+"""Tokens of a block of queries; beside it a block of the fused backward kernel may have more keys."""
+LONG_ROW = 32_768
+"""Least tokens of a row for blocks with more keys than queries, which take the compiler one to two CPU-minutes."""
+HEADS_AT_ONCE = 4
+"""Least query heads of a group that has a kernel of its own: the cores of a v5p share them."""
 GENERATIONS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x"}
 """JAX's name of a device -> the generation."""
 
@@ -32,6 +39,16 @@ class Tile(NamedTuple):
 
     tokens: int
     compute: int
+
+    @property
+    def queries(self) -> int:
+        """Return the tokens of a block of queries, which may be fewer than those of a block of keys."""
+        return min(self.tokens, MOST_QUERIES)
+
+    @property
+    def has_more_keys(self) -> bool:
+        """Return True if a block of keys has more tokens than the queries beside it."""
+        return self.tokens > self.queries
 
 
 class Tiles(NamedTuple):
@@ -48,7 +65,12 @@ def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None =
 
     pieces: into which devices that share a row cut it, each of whole blocks.
     """
-    cheapest = _cheapest(GENERATIONS.get(device_kind, ""), head_dim, length, window, pieces=pieces)
+    return tiles_of(GENERATIONS.get(device_kind, ""), head_dim, length, window, pieces)
+
+
+def tiles_of(generation: str, head_dim: int, length: int, window: int | None = None, pieces: int = 1) -> Tiles:
+    """Return those of a generation."""
+    cheapest = _cheapest(generation, head_dim, length, window, pieces=pieces)
     if cheapest is None:
         size = next(size for size in UNMEASURED if length // pieces % size == 0)
         return Tiles(*[Tile(size, size)] * 3)
@@ -56,6 +78,16 @@ def tiles_for(device_kind: str, head_dim: int, length: int, window: int | None =
     if "fused" in tiles:
         return Tiles(tiles["forward"], tiles["fused"], None)
     return Tiles(tiles["forward"], tiles["dkv"], tiles["dq"])
+
+
+def head_groups(tiles: Tiles, heads: int, kv_heads: int) -> int:
+    """Return into how many groups a device's heads are cut, each with a kernel of its own.
+
+    With more keys than queries in a block, for the memory of its partial gradients; else 1.
+    """
+    if not tiles.backward.has_more_keys:
+        return 1
+    return max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and (n == 1 or heads // n >= HEADS_AT_ONCE))
 
 
 def head_cycles(
@@ -89,9 +121,9 @@ def _cheapest(
 
     def cheapest(kernel: Kernel) -> tuple[float, Tile]:
         costs = [
-            (_cycles(kernel, tokens, cycles, head_dim, length, window), Tile(tokens, compute))
+            (_cycles(kernel, Tile(tokens, compute), cycles, head_dim, length, window), Tile(tokens, compute))
             for (name, tokens, compute), cycles in measured.items()
-            if name == kernel and length // pieces % tokens == 0
+            if name == kernel and _divides(Tile(tokens, compute), length, pieces)
         ]
         return min(costs, default=(float("inf"), Tile(LANES, LANES)))
 
@@ -102,13 +134,21 @@ def _cheapest(
     return {"forward": cheapest("forward"), "dkv": keys, "dq": queries}
 
 
+def _divides(tile: Tile, length: int, pieces: int) -> bool:
+    """Return True if blocks divide a row, those of queries each piece of it, too."""
+    is_long_enough = not tile.has_more_keys or length >= LONG_ROW
+    return is_long_enough and length % tile.tokens == 0 and length // pieces % tile.queries == 0
+
+
 def _cycles(
-    kernel: Kernel, tokens: int, cycles: tuple[int, int], head_dim: int, length: int, window: int | None
+    kernel: Kernel, tile: Tile, cycles: tuple[int, int], head_dim: int, length: int, window: int | None
 ) -> float:
     """Return the cycles of a head of one row."""
-    blocks = length // tokens
-    visible = blocks if window is None else min(blocks, 2 + (window - 2) // tokens)
-    pairs = visible * (visible + 1) // 2 + (blocks - visible) * visible
+    blocks = length // tile.tokens
+    ends = range(tile.queries, length + 1, tile.queries)
+    nearest = ((end - 1) // tile.tokens for end in ends)
+    farthest = (0 if window is None else max(0, (end - tile.queries - window + 1) // tile.tokens) for end in ends)
+    pairs = sum(near - far + 1 for near, far in zip(nearest, farthest, strict=True))
     return pairs * cycles[0] + blocks * cycles[1] + _added(kernel, blocks, length, head_dim)
 
 

@@ -107,8 +107,8 @@ def own_part(made: Any, devices: int) -> Any:
 def _block_sizes(tiles: splash_blocks.Tiles) -> Any:
     """Return splash's own form of the tiles."""
     ahead, back, queries = tiles
-    return splash.splash_attention_kernel.BlockSizes(
-        *(ahead.tokens, ahead.tokens, ahead.compute, back.tokens, back.tokens, back.compute),
+    return splash.BlockSizes(
+        *(ahead.tokens, ahead.tokens, ahead.compute, back.queries, back.tokens, back.compute),
         block_q_dq=None if queries is None else queries.tokens,
         block_kv_dq=None if queries is None else queries.tokens,
         use_fused_bwd_kernel=queries is None,

@@ -1,7 +1,8 @@
 """Cycles of splash attention's kernels by tile, written by scripts/tune_attention.py.
 
 (generation, head size) -> (kernel, tokens of a block, keys computed at once) -> (cycles of a pair of blocks, cycles
-around a row of pairs). Compiled with libtpu 0.0.42.1. What is not here did not compile.
+around a row of pairs). A block of queries has at most 1,024 tokens. Compiled with libtpu 0.0.42.1. What is not here did
+not compile.
 """
 
 Cycles = dict[tuple[str, int, int], tuple[int, int]]
@@ -28,6 +29,8 @@ CYCLES: dict[tuple[str, int], Cycles] = {
         ("dkv", 1024, 1024): (7453, 811),
         ("dq", 1024, 1024): (5688, 461),
         ("forward", 1024, 1024): (4831, 1472),
+        ("fused", 2048, 512): (18179, 1778),
+        ("fused", 4096, 512): (35799, 3034),
     },
     ("v5p", 128): {
         ("fused", 128, 128): (304, 538),
@@ -50,6 +53,8 @@ CYCLES: dict[tuple[str, int], Cycles] = {
         ("dkv", 1024, 1024): (7389, 1089),
         ("dq", 1024, 1024): (5641, 537),
         ("forward", 1024, 1024): (4829, 1699),
+        ("fused", 2048, 512): (18292, 2077),
+        ("fused", 4096, 512): (36359, 3285),
     },
     ("v6e", 128): {
         ("fused", 128, 128): (314, 257),
@@ -72,6 +77,8 @@ CYCLES: dict[tuple[str, int], Cycles] = {
         ("dkv", 1024, 1024): (4777, 525),
         ("dq", 1024, 1024): (4114, 323),
         ("forward", 1024, 1024): (3723, 818),
+        ("fused", 2048, 512): (11870, 1053),
+        ("fused", 4096, 512): (23607, 1739),
     },
     ("tpu7x", 128): {
         ("fused", 128, 128): (289, 302),
@@ -94,6 +101,8 @@ CYCLES: dict[tuple[str, int], Cycles] = {
         ("dkv", 1024, 1024): (4374, 527),
         ("dq", 1024, 1024): (4273, 302),
         ("forward", 1024, 1024): (3826, 805),
+        ("fused", 2048, 512): (10922, 1064),
+        ("fused", 4096, 512): (21835, 1723),
     },
     ("v5e", 256): {
         ("fused", 128, 128): (514, 342),

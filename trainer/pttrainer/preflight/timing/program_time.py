@@ -21,6 +21,7 @@ from pttrainer.models.config import Chunk
 from pttrainer.preflight.shapes.job_shapes import JobShapes
 from pttrainer.preflight.timing import grouped_kernels
 from pttrainer.preflight.timing.collectives import BRANCHES, KINDS, computations, exchanged, iterations, named
+from pttrainer.runtime.tpu_tiles import filled_up
 
 CLOCK_HZ = {"v5e": 1.5e9, "v5p": 1.75e9, "v6e": 1.75e9, "tpu7x": 2.2e9}
 """Cycles per second of a core; those of v6e and tpu7x are inferred, from the published rate and 2**19 FLOPs a cycle."""
@@ -31,8 +32,9 @@ SPLASH: dict[splash_blocks.Kernel, str] = {
 """Kernel -> the beginning of its instructions' names."""
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z0-9\-]*)\((.*)$")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_ROWS = re.compile(r"\[(\d+),\d+,\d+,\d+\]")
-"""The rows of a kernel's result; one row has no axis of rows."""
+_ARRAY = re.compile(r"\[(\d+(?:,\d+){2,})\]")
+"""Axes of an array of a kernel's result with heads, tokens and numbers of a head; one row has no axis of rows."""
+HEADS_TOKENS_NUMBERS = 3
 _UNKNOWN_CYCLES = 2**63 - 1
 
 
@@ -76,8 +78,8 @@ def links(slice_: Slice) -> float:
 def row_seconds(of: JobShapes, backward: splash_blocks.Backward | None = None) -> dict[str, float]:
     """Return the seconds of each splash kernel for a row, averaged over layers with a window and without.
 
-    By the beginning of its name. The cores of a device (two of a v5p) share its heads, and the devices of `sequence` a
-    row's queries, evenly. backward: of a program that does
+    By the beginning of its name; of a group of heads, where each has a kernel of its own. The cores of a device (two of
+    a v5p) share its heads, and the devices of `sequence` a row's queries, evenly. backward: of a program that does
     not choose its kernels as ours.
     """
     config, length, cores = of.config, of.spec.training.sequence_length, of.slice.tensorcores // of.slice.devices
@@ -88,9 +90,12 @@ def row_seconds(of: JobShapes, backward: splash_blocks.Backward | None = None) -
         tokens = window.size if isinstance(window, Chunk) else window
         tokens = None if tokens is None or tokens >= length else tokens
         cycles = splash_blocks.head_cycles(of.slice.generation, head_dim, length, tokens, backward)
+        heads, kv_heads = config.heads // of.axis("tensor"), max(1, config.kv_heads // of.axis("tensor"))
+        tiles = splash_blocks.tiles_of(of.slice.generation, head_dim, filled_up(length), tokens)
+        groups = 1 if backward else splash_blocks.head_groups(tiles, heads, kv_heads)
         for kernel, each in cycles.items():
-            heads = config.heads / of.axis("tensor") / of.axis("sequence") / cores
-            seconds[SPLASH[kernel]] += each * heads * layers / config.layers / CLOCK_HZ[of.slice.generation]
+            of_device = each * heads / groups / of.axis("sequence") / cores
+            seconds[SPLASH[kernel]] += of_device * layers / config.layers / CLOCK_HZ[of.slice.generation]
     return dict(seconds)
 
 
@@ -163,8 +168,8 @@ class ProgramTime:
         if name is None:
             self.unknown[one.name.rstrip(".0123456789")] += times
             return 0.0
-        rows = _ROWS.search(one.shape)
-        seconds = (1 if rows is None else int(rows[1])) * self._kernels[name]
+        *_, (rows, *of_row) = (array.split(",") for array in _ARRAY.findall(one.shape))
+        seconds = (int(rows) if len(of_row) == HEADS_TOKENS_NUMBERS else 1) * self._kernels[name]
         self.by_kind["attention's kernels"] += times * seconds
         return seconds
 
