@@ -24,7 +24,7 @@ OTHER_NAMES = {
     "saveSteps": "everySteps", "evalSteps": "everySteps", "saveTotalLimit": "keep",
     "maxCompletionLength": "maxNewTokens", "trainOnInputs": "lossOnPrompt", "path": "uri", "url": "uri",
     "test": "eval", "validation": "eval", "token": "tokenSecretRef",
-    "tp": "tensor", "dp": "data", "sp": "sequence", "ep": "expert",
+    "tp": "tensor", "dp": "data", "sp": "sequence", "cp": "sequence", "context": "sequence", "ep": "expert",
 }  # fmt: skip
 """Names of other tools for fields of a job."""
 _FAR = 3

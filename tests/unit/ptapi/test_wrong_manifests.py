@@ -110,6 +110,8 @@ WRONG: tuple[Wrong, ...] = (
     # Unknown and missing fields
     _at("unknown field", "spec.modle", {}, "{}", "did you mean spec.model?"),
     _at("field in the wrong place", "spec.steps", 5, "5", "did you mean spec.training.steps?"),
+    _at("another tool's name", "spec.training.parallelism.context", 8, "8",
+        "did you mean spec.training.parallelism.sequence?"),
     _at("snake case", "spec.training.batch_size", 8, "8", "spec.training.batchSize?"),
     Wrong("unknown field in a list", {"spec.rewards": [{"builtin": "gsm8k", "wieght": 2}]},
           "spec.rewards[0].wieght", "2", "did you mean spec.rewards[0].weight?"),
