@@ -143,6 +143,15 @@ def test_of_long_rows_a_kernel_has_few_heads_and_partial_gradients_are_no_rows()
     assert step_seconds(text, shared) == pytest.approx(sum(cycles.values()) / 1.75e9)
 
 
+def test_a_kernel_counts_where_it_is_fused_with_what_its_result_becomes() -> None:
+    of = shapes_of(spec("llama3.1-8b", "v6e-16", batchSize=16, sequenceLength=8192))
+    kernel = next(line for line in KERNELS.splitlines() if "splash_mha_dkv" in line)
+    body = f"%fused (p: f32[8]) -> f32[8] {{\n{kernel}\n}}\n\n"
+    call = "  %splash_mha_dkv.2 = bf16[2,3,8,8192,128]{4,3,2,1,0} fusion(%p), kind=kOutput, calls=%fused"
+    fused = KERNELS.replace(kernel, call).replace("ENTRY", f"{body}ENTRY")
+    assert step_seconds(fused, of) == step_seconds(KERNELS, of)
+
+
 GROUPED = """HloModule layer
 
 ENTRY %main (p: f32[8]) -> f32[8] {

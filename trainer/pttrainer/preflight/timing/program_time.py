@@ -148,9 +148,9 @@ class ProgramTime:
                 arrivals[one.name] = link_free, next(iter(sent))
             elif one.op in KINDS:
                 now = self._wait(now, now + sent.total() / self._link, one.kind, times)
-            elif one.op == "custom-call" and one.cycles is None:
-                now += self._kernel(one, times)
-            elif one.cycles is not None:
+            elif one.cycles is None:
+                now += sum(self._kernel(kernel, times) for kernel in self._kernels_of(one))
+            else:
                 now += one.cycles / self._clock
                 self.by_kind[self._kind(one)] += times * one.cycles / self._clock
         return now
@@ -158,6 +158,13 @@ class ProgramTime:
     def _wait(self, now: float, until: float, kind: str, times: int) -> float:
         self.by_kind[f"waiting for {kind}"] += times * max(0.0, until - now)
         return max(now, until)
+
+    def _kernels_of(self, one: Instruction) -> list[Instruction]:
+        """Return a kernel, or one that is fused with the slice of an array that its result becomes."""
+        if one.op == "fusion":
+            return [inner for name in named(one.rest, "calls") for inner in self._bodies.get(name, [])
+                    if inner.op == "custom-call"]  # fmt: skip
+        return [one] if one.op == "custom-call" else []
 
     def _kernel(self, one: Instruction, times: int) -> float:
         if one.name.startswith(grouped_kernels.NAMES):
