@@ -281,12 +281,12 @@ RECIPES: dict[str, Recipe] = {
             *("weight_dtype=float32", "num_vocab_tiling=4", "remat_policy=custom", "mlpwo=device"),
             *(f"{part}=device" for part in ("decoder_layer_input", "context", "query_proj", "key_proj", "value_proj")),
             *("sa_q_layout=SEQ_MINOR", "sa_k_layout=HEAD_DIM_MINOR", "sa_v_layout=SEQ_MINOR"),
-            *TILES_OF_NO_RECIPE,
+            *("sa_block_q=1024", "sa_block_kv=1024", "sa_block_kv_compute=512", "sa_block_q_dkv=1024"),
+            *("sa_block_kv_dkv=4096", "sa_block_kv_dkv_compute=512", FUSED_BACKWARD),
         ),
         OF_TPU7X,
         "tpu-recipes, training/ironwood/llama3.1-70b/128k-bf16-tpu7x-4x8x8",
-        "flags of Gemma 4's recipes; moments in float32, as ours; the backward pass apart, as the fused one's partial "
-        f"gradients of queries take 104 GiB of 94.8 here; {_OF_JAX}",
+        f"flags of Gemma 4's recipes; moments in float32, as ours; {_OF_JAX}, but for those of 4,096 keys",
         sequence=8,
     ),
     "mistral-7b-v6e-256": Recipe(
