@@ -85,7 +85,6 @@ def splash(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         ("gemma-4-small", False),
         ("gpt-oss", False),
         ("llama-4", False),
-        ("qwen-3-moe", False),
         ("qwen-3-moe", True),
         ("deepseek-v3", False),
     ],
