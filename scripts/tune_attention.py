@@ -100,12 +100,12 @@ def compile_kernels(topology: str, head: int, tokens: int, compute: int, is_fuse
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from pttrainer.models.attention.splash_blocks import MOST_QUERIES
+    from pttrainer.models.attention.splash_blocks import Tile
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     where = NamedSharding(Mesh(np.array(devices[:1]), ("x",)), PartitionSpec())
     own = (None, None) if is_fused else (tokens, tokens)
-    queries = min(tokens, MOST_QUERIES)
+    queries = Tile(tokens, compute).queries
     sizes = splash.BlockSizes(queries, queries, compute, queries, tokens, compute, *own, use_fused_bwd_kernel=is_fused)
     mask = splash.MultiHeadMask([splash.CausalMask((LENGTH, LENGTH))])
     kernel = splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)

@@ -51,7 +51,7 @@ class HeadGradient(NamedTuple):
         embed = "embed" if total.shape[-1] % sharding.parts("embed") == 0 else None
         whole_VD = sharding.constrain(jnp.sum(total, axis=0), ("vocab", embed))
         whole_VD, d_hidden_BTD = lax.optimization_barrier((whole_VD, d_hidden_BTD))
-        if explicit_collectives.are_used(sharding.parts("batch"), sharding.parts("sequence")):
+        if explicit_collectives.are_possible():
             whole_VD = explicit_collectives.table_as_stored(whole_VD)
         return whole_VD, d_hidden_BTD
 

@@ -103,7 +103,7 @@ def _checked(job: JobShapes, depth: Depth, limit_s: float | None) -> tuple[JobSh
 def _shared_rows(of: JobShapes) -> list[str]:
     """Return a note if devices share rows of a length for which attention has no kernel."""
     devices, length = of.axis("sequence"), of.spec.training.sequence_length
-    multiple = devices * changes.TILES_OF_TOKENS
+    multiple = devices * logical_axes.TOKENS_EACH
     if devices == 1 or (of.slice.platform == "tpu" and length % multiple == 0):
         return []
     kernel = f"a multiple of {multiple} has one" if of.slice.platform == "tpu" else "only TPUs have one"

@@ -14,9 +14,10 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
-from pttrainer.runtime.distributed import balanced_rows, sharding
+from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.leader_messages import LeaderMessages
-from pttrainer.runtime.tpu_tiles import LANES, filled_up
+from pttrainer.runtime.distributed.logical_axes import TOKENS_EACH
+from pttrainer.runtime.tpu_tiles import filled_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +96,7 @@ class Context:
         Devices that share rows have whole tiles of them, as a TPU's kernel wants it.
         """
         devices = sharding.mesh_size(self.mesh, "sequence")
-        multiple = ROW_MULTIPLE if devices == 1 else devices * balanced_rows.PIECES * LANES
+        multiple = ROW_MULTIPLE if devices == 1 else devices * TOKENS_EACH
         return min(self.spec.training.sequence_length, filled_up(longest, multiple))
 
     def rows_at_once(self, rows: int) -> int:

@@ -23,8 +23,9 @@ from pttrainer.models.attention.dot_product import Scoring
 from pttrainer.models.config import ModelConfig
 from pttrainer.runtime import host_code
 from pttrainer.runtime.distributed import balanced_rows, sharding
+from pttrainer.runtime.distributed.logical_axes import PIECES, TOKENS_EACH
 from pttrainer.runtime.layouts import row_major
-from pttrainer.runtime.tpu_tiles import LANES, filled_up
+from pttrainer.runtime.tpu_tiles import filled_up
 
 Kernel = Literal["plain", "splash", "cudnn", "cpu"]
 Rows = Literal["batch", "spread_batch"]
@@ -49,7 +50,7 @@ class _SharedRow(NamedTuple):
     @property
     def pieces(self) -> int:
         """Return into how many pieces a row is cut, whose ends no block of a kernel crosses."""
-        return self.devices * (balanced_rows.PIECES if self.is_balanced else 1)
+        return self.devices * (PIECES if self.is_balanced else 1)
 
     def whole(self, own_BTX: Array) -> Array:
         """Return what belongs to all tokens, in their natural order."""
@@ -89,7 +90,7 @@ def choose_kernel(problem: Problem) -> Kernel:
     # A kernel sees one device's part: whole rows and whole heads.
     if p.rows % p.row_shards or p.heads % p.head_shards or kv_repeats(p) is None:
         return "plain"
-    if p.platform == "tpu" and (p.token_shards == 1 or p.length % (p.token_shards * balanced_rows.PIECES * LANES) == 0):
+    if p.platform == "tpu" and (p.token_shards == 1 or p.length % (p.token_shards * TOKENS_EACH) == 0):
         return "splash"
     if p.token_shards > 1:
         return "plain"

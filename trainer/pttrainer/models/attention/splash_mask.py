@@ -16,6 +16,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from pttrainer.models.attention import splash_blocks
 from pttrainer.runtime.distributed import balanced_rows
+from pttrainer.runtime.distributed.logical_axes import PIECES
 
 
 class RowKernel(NamedTuple):
@@ -41,7 +42,6 @@ class RowMask(splash.Mask):
     def __init__(self, slots: np.ndarray, window: int | None) -> None:
         self.q_sequence, self._window = slots, window
         self.mask_function = _visible(window)
-        self._key = slots.tobytes(), window
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,12 +60,6 @@ class RowMask(splash.Mask):
         block: np.ndarray = self.mask_function(rows[:, None], keys[None, :])
         return block
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RowMask) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
 
 @lru_cache
 def _visible(window: int | None) -> Callable[[Any, Any], Any]:
@@ -78,7 +72,7 @@ def kernel(of: RowKernel) -> Any:
     """Return splash's kernel of a row, with the tables of all devices that share it."""
     slots = np.arange(of.length, dtype=np.int32)
     if of.is_balanced:
-        slots = slots.reshape(2 * of.devices, -1)[list(balanced_rows.order(of.devices))].reshape(-1)
+        slots = slots.reshape(PIECES * of.devices, -1)[list(balanced_rows.order(of.devices))].reshape(-1)
     return splash.make_splash_mha(
         splash.MultiHeadMask([RowMask(slots, of.window)] * of.heads),
         block_sizes=_block_sizes(of.tiles),

@@ -78,13 +78,12 @@ def can_be_balanced(config: ModelConfig, rows: int, length: int, dtype: str) -> 
     if not sharding.is_split("sequence"):
         return False
     groups = [group.config for group in config.groups]
-    is_plain = any(
+    return not any(
         one.delta is not None
         or (one.latent is not None and one.latent.indexer is not None)
         or flash_kernels.choose_kernel(flash_kernels.model_problem(one, rows, length, dtype)) != "splash"
         for one in groups
     )
-    return not is_plain
 
 
 def chunk_ids(config: ModelConfig, segment_ids_BT: Array, positions_BT: Array) -> Array | None:

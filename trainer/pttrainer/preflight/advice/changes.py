@@ -21,11 +21,8 @@ from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.preflight.shapes.local_devices import LocalDevices
 from pttrainer.preflight.shapes.tpu_topology import USABLE_GIB
 from pttrainer.preflight.verdict import Option
-from pttrainer.runtime.distributed.logical_axes import PIECES
-from pttrainer.runtime.tpu_tiles import LANES
+from pttrainer.runtime.distributed.logical_axes import TOKENS_EACH
 
-TILES_OF_TOKENS = PIECES * LANES
-"""Tokens of a row on each device that shares it: a multiple of these, or attention has no kernel."""
 LARGER = 3
 """Number of larger slices of the same generation to try."""
 MOST_CHIPS = 1024
@@ -123,7 +120,7 @@ def sequences(of: JobShapes) -> list[int]:
 
     It takes less memory where devices have a row each; where they have more, smaller micro-batches do as much.
     """
-    has_tiles = [n for n in SEQUENCE if of.spec.training.sequence_length % (n * TILES_OF_TOKENS) == 0]
+    has_tiles = [n for n in SEQUENCE if of.spec.training.sequence_length % (n * TOKENS_EACH) == 0]
     return [n for n in has_tiles if n > of.axis("sequence") and of.slice.platform == "tpu"]
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pttrainer.runtime.distributed import sharding
-from pttrainer.runtime.distributed.logical_axes import PIECES as PIECES
+from pttrainer.runtime.distributed.logical_axes import PIECES
 
 
 def order(devices: int) -> tuple[int, ...]:

@@ -41,13 +41,17 @@ are no torus, libtpu 0.0.42 makes a gather in one step a sum of padded parts: tw
 Heads = tuple[int | None, int | None]
 
 
-def are_used(rows: int, tokens: int) -> bool:
-    """Return True if the mesh in context is one of TPUs that splits weights, and these rows and tokens, and no more."""
+def are_possible() -> bool:
+    """Return True if the mesh in context is one of TPUs that splits weights, rows and tokens, and no more."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1 or not logical_axes.gathers(mesh.shape, sharding.chip()[0]):
         return False
-    is_even = rows % sharding.parts("batch") == tokens % sharding.parts("sequence") == 0
-    return sharding.parts("embed") > 1 and is_even
+    return sharding.parts("embed") > 1
+
+
+def are_used(rows: int, tokens: int) -> bool:
+    """Return True if they are possible, and the mesh divides these rows and their tokens evenly."""
+    return are_possible() and rows % sharding.parts("batch") == tokens % sharding.parts("sequence") == 0
 
 
 @dataclass(frozen=True)

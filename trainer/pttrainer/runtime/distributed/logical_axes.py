@@ -15,12 +15,15 @@ from ptapi.accelerators.mesh import MESH_AXES as MESH_AXES
 from ptapi.accelerators.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.tpu_tiles import SUBLANES
+from pttrainer.runtime.tpu_tiles import LANES, SUBLANES
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
 PIECES = 2
 """Of a row, on each device of `sequence` that shares it (`balanced_rows`)."""
+TOKENS_EACH = PIECES * LANES
+"""Tokens of a row on each device that shares it: a multiple of these, whole tiles of each piece, or attention has no
+kernel."""
 Shape = tuple[int, int, int, int, int]
 """Sizes of MESH_AXES."""
 Axes = tuple[str | None, ...]
