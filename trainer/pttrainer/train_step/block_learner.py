@@ -45,7 +45,7 @@ class BlockLearner:
     """The head with its update rule. seed: of its first weights."""
 
     head: BlockHead
-    updates: optax.GradientTransformation
+    updates: optax.GradientTransformationExtraArgs
     seed: int
 
     def new_state(self) -> BlockState:

@@ -98,7 +98,7 @@ class CriticLearner:
     """A critic with its update rule and learning rate."""
 
     critic: Critic
-    updates: optax.GradientTransformation
+    updates: optax.GradientTransformationExtraArgs
     rate: optax.Schedule
 
 

@@ -23,21 +23,25 @@ from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
+from pttrainer.train_step.optimizer.adam import AdamState
 
 CRITIC_GRAD_NORM = "critic/grad_norm"
 IN_A_ROW = "skipped_in_a_row"
 """Internal metric: the number of consecutive skipped steps up to this one."""
 
 
+_LEFT = (optax.ScaleByScheduleState, AdamState)
+
+
 def choose(is_finite: Array, new: Any, old: Any) -> Any:
-    """Return `new` if the step is finite and `old` if not, array by array; schedules count on."""
+    """Return `new` if the step is finite and `old` if not, array by array; schedules count on, Adam has chosen."""
 
     def one(after: Any, before: Any) -> Any:
-        if isinstance(after, optax.ScaleByScheduleState):
+        if isinstance(after, _LEFT):
             return after
         return jnp.where(is_finite, after, before)
 
-    return jax.tree.map(one, new, old, is_leaf=lambda x: isinstance(x, optax.ScaleByScheduleState))
+    return jax.tree.map(one, new, old, is_leaf=lambda x: isinstance(x, _LEFT))
 
 
 def counted(is_finite: Array, skipped_2: Array) -> Array:

@@ -41,7 +41,7 @@ class Program:
 
     model: Model
     objective: Objective
-    updates: optax.GradientTransformation
+    updates: optax.GradientTransformationExtraArgs
     rate: optax.Schedule
     micro_batch: int | None = None
     frozen_mask: Any = None

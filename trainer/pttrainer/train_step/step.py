@@ -121,15 +121,18 @@ def _updated(
     program: Program, state: TrainState, loss: Array, gradient: TrainableParams
 ) -> tuple[TrainState, dict[str, Array]]:
     """Return the state after the update, or the old one if loss or gradient is not finite; and its metrics."""
-    updates, optimizer_state = program.updates.update(gradient.policy, state.optimizer, state.params)
     norm = optax.tree.norm(gradient.policy)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     facts = {run_directory.LOSS: loss, run_directory.GRAD_NORM: norm}
     critic: CriticState | None = None
     if program.learner is not None and state.critic is not None:
-        critic, of_critic = _updated_critic(program.learner, state.critic, gradient.critic, state.step)
-        is_finite &= jnp.isfinite(of_critic[nonfinite.CRITIC_GRAD_NORM])
-        facts |= of_critic
+        of_critic = optax.tree.norm(gradient.critic)
+        is_finite &= jnp.isfinite(of_critic)
+        critic = _updated_critic(program.learner, state.critic, gradient.critic, is_finite)
+        facts |= {nonfinite.CRITIC_GRAD_NORM: of_critic, "critic/learning_rate": program.learner.rate(state.step)}
+    updates, optimizer_state = program.updates.update(
+        gradient.policy, state.optimizer, state.params, is_finite=is_finite
+    )
     new = (optax.apply_updates(state.params, updates), optimizer_state, critic)
     params, optimizer_state, critic = nonfinite.choose(is_finite, new, (state.params, state.optimizer, state.critic))
     skipped = nonfinite.counted(is_finite, state.skipped)
@@ -137,9 +140,8 @@ def _updated(
 
 
 def _updated_critic(
-    learner: CriticLearner, critic: CriticState, gradient: Params | None, step: Array
-) -> tuple[CriticState, dict[str, Array]]:
-    """Return the critic after its own update, and its metrics."""
-    updates, optimizer_state = learner.updates.update(gradient, critic.optimizer, critic.params)
-    facts = {nonfinite.CRITIC_GRAD_NORM: optax.tree.norm(gradient), "critic/learning_rate": learner.rate(step)}
-    return CriticState(optax.apply_updates(critic.params, updates), optimizer_state), facts
+    learner: CriticLearner, critic: CriticState, gradient: Params | None, is_finite: Array
+) -> CriticState:
+    """Return the critic after its own update."""
+    updates, optimizer_state = learner.updates.update(gradient, critic.optimizer, critic.params, is_finite=is_finite)
+    return CriticState(optax.apply_updates(critic.params, updates), optimizer_state)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -15,6 +16,7 @@ from ptapi.spec import Optimizer, Training
 from pttrainer.batch import Batch, Prompts
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.train_step import nonfinite
+from pttrainer.train_step.optimizer import transformation, update_rules
 
 
 def broken(value: float = float("nan")) -> Batch:
@@ -67,20 +69,47 @@ def test_eight_devices_skip_alike() -> None:
     assert run.host().skipped.tolist() == [1, 1]
 
 
-def test_a_good_step_has_the_bits_of_the_optimizer_alone() -> None:
+PARAMS = {"w": jax.random.normal(jax.random.key(0), (33, 7))}
+GRADS = {"w": jax.random.normal(jax.random.key(1), (33, 7))}
+
+
+def updated(rule: Any, grads: Any, params: Any, state: Any, **extra: Any) -> Any:
+    change, new = rule.update(grads, state, params, **extra)
+    return optax.apply_updates(params, change), new
+
+
+def guarded(rule: Any, grads: Any, params: Any, state: Any) -> Any:
+    """An update of a step that is finite, as the train step does it."""
+    is_finite = jnp.isfinite(grads["w"]).all()
+    return nonfinite.choose(is_finite, updated(rule, grads, params, state, is_finite=is_finite), (params, state))
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+def test_a_good_step_has_the_bits_of_the_optimizer_alone(name: str) -> None:
     """`choose` between finite trees is the update itself."""
-    updates = optax.adamw(1e-2)
-    params = {"w": jax.random.normal(jax.random.key(0), (33, 7))}
-    grads = {"w": jax.random.normal(jax.random.key(1), (33, 7))}
+    rule = transformation.build(Optimizer(name=name), optax.constant_schedule(1e-2), {"w": ("embed", "mlp")})
+    alone = jax.jit(partial(updated, rule))(GRADS, PARAMS, rule.init(PARAMS))
+    same(jax.jit(partial(guarded, rule))(GRADS, PARAMS, rule.init(PARAMS)), alone)
 
-    def plain(params: Any, state: Any) -> Any:
-        change, new = updates.update(grads, state, params)
-        return optax.apply_updates(params, change), new
 
-    def guarded(params: Any, state: Any) -> Any:
-        return nonfinite.choose(jax.numpy.isfinite(grads["w"]).all(), plain(params, state), (params, state))
-
-    same(jax.jit(guarded)(params, updates.init(params)), jax.jit(plain)(params, updates.init(params)))
+def test_adam_on_a_cpu_has_the_bits_of_optax_and_copies_no_moment() -> None:
+    spec, rate = Optimizer(weight_decay=0.1), optax.constant_schedule(1e-2)
+    beta1, beta2, eps = (x for x in update_rules.DEFAULTS["adamw"][:3] if x is not None)
+    optaxs = optax.adamw(rate, beta1, beta2, eps, weight_decay=0.1)
+    ours, optaxs = (
+        transformation.build(spec, rate),
+        optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), optaxs),
+    )
+    states, copies = [], []
+    for rule in (ours, optaxs):
+        of_step = jax.jit(partial(guarded, rule), donate_argnums=(1, 2))
+        run = jax.tree.map(jnp.array, (PARAMS, rule.init(PARAMS)))
+        copies.append(of_step.lower(GRADS, *run).compile().as_text().count("f32[33,7]{1,0} copy("))
+        for _ in range(3):
+            run = of_step(GRADS, *run)
+        states.append([leaf for leaf in jax.tree.leaves(run) if leaf.shape == PARAMS["w"].shape])
+    assert copies == [0, 2]
+    same(*states)
 
 
 def test_the_warning_names_the_step_what_is_broken_and_when_the_run_stops() -> None:

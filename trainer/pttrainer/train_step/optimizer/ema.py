@@ -25,22 +25,22 @@ class EmaState(NamedTuple):
     inner: Any
 
 
-def wrap(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+def wrap(rule: optax.GradientTransformationExtraArgs, decay: float) -> optax.GradientTransformationExtraArgs:
     """Add an average of the weights to the rule."""
 
     def init(params: Any) -> EmaState:
         average = jax.tree.map(lambda x: x.astype(jnp.float32), params)
         return EmaState(average, jnp.zeros((), jnp.int32), rule.init(params))
 
-    def update(gradient: Any, state: EmaState, params: Any = None) -> tuple[Any, EmaState]:
-        change, inner = rule.update(gradient, state.inner, params)
+    def update(gradient: Any, state: EmaState, params: Any = None, **extra: Any) -> tuple[Any, EmaState]:
+        change, inner = rule.update(gradient, state.inner, params, **extra)
         t = state.count.astype(jnp.float32)
         share = 1.0 - jnp.minimum(decay, (1.0 + t) / (10.0 + t))
         new = optax.apply_updates(params, change)
         average = jax.tree.map(lambda e, x: e + share * (x.astype(jnp.float32) - e), state.ema, new)
         return change, EmaState(average, state.count + 1, inner)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def averaged_params(optimizer_state: Any, params: Params) -> Params:

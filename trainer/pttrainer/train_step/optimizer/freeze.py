@@ -53,7 +53,7 @@ def trainable_count(params: Any, mask: Any) -> int:
     return int(sum(jax.tree.leaves(sizes)))
 
 
-def wrap(rule: optax.GradientTransformation, mask: Any) -> optax.GradientTransformation:
+def wrap(rule: optax.GradientTransformationExtraArgs, mask: Any) -> optax.GradientTransformationExtraArgs:
     """Keep the rule from moving frozen weights, and from keeping state for fully frozen ones."""
     masked = optax.masked(rule, jax.tree.map(lambda is_frozen: is_frozen is not True, mask))
 
@@ -62,11 +62,11 @@ def wrap(rule: optax.GradientTransformation, mask: Any) -> optax.GradientTransfo
             return jnp.full_like(change, -0.0) if is_frozen else change  # x + -0.0 is x to the bit, whatever its sign
         return jnp.where(_by_layer(is_frozen, change), -0.0, change)
 
-    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        change, state = masked.update(gradient, state, params)
+    def update(gradient: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        change, state = masked.update(gradient, state, params, **extra)
         return jax.tree.map(still, change, mask), state
 
-    return optax.GradientTransformation(masked.init, update)
+    return optax.GradientTransformationExtraArgs(masked.init, update)
 
 
 def _by_layer(is_frozen: np.ndarray, like: Array) -> np.ndarray:

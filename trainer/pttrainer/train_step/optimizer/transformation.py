@@ -70,7 +70,7 @@ def build(
     *,
     frozen_mask: Any = None,
     average: Ema | None = None,
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Clip to the global norm, then apply the update rule; around both, freezing and the average of the weights.
 
     axes: of the trained weights, for rules that work on matrices. frozen_mask: as from `freeze.frozen_mask`.

@@ -18,6 +18,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 from ptapi.defaults import ADAMW
 from ptapi.spec import Optimizer
 from pttrainer.models.weights.hf_names import Path
+from pttrainer.train_step.optimizer.adam import scale_by_adam
 from pttrainer.train_step.optimizer.state_shapes import is_hidden_matrix, matrix_kind, stacks
 
 MUON_RMS = 0.2
@@ -53,7 +54,12 @@ def build(spec: Optimizer, rate: optax.Schedule, decayed: Callable[[Any], Any], 
 
 def _adamw(spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
     """Build Adam with decoupled decay (arXiv 1711.05101)."""
-    return optax.adamw(rate, b1=n.beta1, b2=n.beta2, eps=n.eps, weight_decay=spec.weight_decay, mask=decayed)
+    beta1, beta2, eps = (x for x in n[:3] if x is not None)
+    return optax.chain(
+        scale_by_adam(beta1, beta2, eps),
+        optax.add_decayed_weights(spec.weight_decay, decayed),
+        optax.scale_by_learning_rate(rate),
+    )
 
 
 def _lion(spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
@@ -92,7 +98,7 @@ def _muon(spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Ca
         optax.add_decayed_weights(spec.weight_decay, decayed),
         optax.scale_by_learning_rate(rate),
     )
-    others = optax.adamw(rate, b1=0.9, b2=n.beta2, eps=n.eps, weight_decay=spec.weight_decay, mask=decayed)
+    others = _adamw(spec, n._replace(beta1=0.9), rate, decayed, axes)
     label: Callable[[Any], str] = lambda of: "matrices" if is_hidden_matrix(of) else "others"  # noqa: E731
     return optax.partition({"matrices": matrices, "others": others}, jax.tree.map(label, axes, is_leaf=_is_axes))
 
