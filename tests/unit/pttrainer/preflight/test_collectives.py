@@ -1,5 +1,7 @@
 """Collectives counted in a program's text."""
 
+import pytest
+
 from pttrainer.preflight.timing.collectives import Traffic, collectives
 
 PROGRAM = """HloModule step
@@ -44,6 +46,21 @@ def test_a_loop_counts_its_turns_and_a_conditional_its_costliest_branch() -> Non
 def test_groups_that_span_slices_are_slow() -> None:
     slow = [one for one in collectives(PROGRAM, devices_per_slice=2) if one.between_slices]
     assert [(one.kind, one.count) for one in slow] == [("all-gather", 32), ("all-reduce", 33)]
+
+
+@pytest.mark.parametrize(
+    ("order", "slow"),
+    [
+        ("", True),
+        (", device_ids=([2,2]T(1,0))", False),
+        (", device_ids=[0,2,1,3]", False),
+        (", device_ids=(2,3,0,1)", True),
+    ],
+)
+def test_groups_of_a_mesh_in_another_order_are_of_its_devices(order: str, slow: bool) -> None:
+    group = f"replica_groups=mesh['a'=2,'b'=1,'c'=2]{order} {{'a'}}"
+    text = f"ENTRY %main (p: f32[8]) -> f32[8] {{\n  ROOT %ar = bf16[2,128,1024]{{2,1,0}} all-reduce(%p), {group}\n}}\n"
+    assert collectives(text, devices_per_slice=2) == [Traffic("all-reduce", 1, 2 * 128 * 1024 * 2, slow)]
 
 
 def test_a_program_without_any_sends_nothing() -> None:

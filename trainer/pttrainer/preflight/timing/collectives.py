@@ -140,8 +140,8 @@ def _group(line: str) -> list[int]:
     iota = re.search(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?", line)
     if iota is not None:
         return _iota(*(part and [int(x) for x in part.split(",")] for part in iota.groups()))  # type: ignore[arg-type]
-    mesh = re.search(r"replica_groups=mesh\[([^\]]+)\](?:, device_ids=\(?\[?([^\])]*)\]?\)?)? ?\{([^}]*)\}", line)
-    return [] if mesh is None else _mesh(mesh[1], mesh[3])
+    mesh = re.search(r"replica_groups=mesh\[([^\]]+)\](?:, device_ids=(\S+))? ?\{([^}]*)\}", line)
+    return [] if mesh is None else _mesh(*mesh.groups())
 
 
 def _iota(groups: list[int], dims: list[int], order: list[int] | None) -> list[int]:
@@ -153,13 +153,19 @@ def _iota(groups: list[int], dims: list[int], order: list[int] | None) -> list[i
     return [int(x) for x in ids.reshape(groups)[0]]
 
 
-def _mesh(axes: str, over: str) -> list[int]:
-    """Return the devices of `mesh['a'=2,'b'=8] {'b'}` that differ in `over` only."""
+def _mesh(axes: str, order: str | None, over: str) -> list[int]:
+    """Return the devices of `mesh['a'=2,'b'=8] {'b'}` that differ in `over` only.
+
+    order: of the mesh's devices, if they are not in that of their numbers: these, or `([dims]T(order))`.
+    """
     import numpy as np
 
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     chosen = re.findall(r"'([^']+)'", over)
-    ids = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    listed, transposed = ([int(x) for x in re.findall(r"\d+", part)] for part in (order or "").partition("T")[::2])
+    if transposed:
+        listed = [int(x) for x in np.arange(math.prod(listed)).reshape(listed).transpose(transposed).ravel()]
+    ids = np.array(listed or range(math.prod(sizes.values()))).reshape(tuple(sizes.values()))
     index = tuple(slice(None) if name in chosen else 0 for name in sizes)
     return [int(x) for x in ids[index].ravel()]
 
