@@ -98,7 +98,7 @@ SamplerProgram = Literal["prefill", "decode"]
 """The programs of a sampler in which a model runs."""
 SAMPLING_KIB: Mapping[tuple[SamplerProgram, str], str] = {
     ("prefill", "v5p"): "32768",
-    ("decode", "v5p"): "32768",
+    ("decode", "v5p"): "16384",
     ("decode", "tpu7x"): "32768",
 }
 """`VMEM` of programs that are faster with less than the table's: few rows need little, and weights are copied ahead to

@@ -22,7 +22,7 @@ from pttrainer.preflight.timing.collectives import collectives
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.decode_loop import PaddedPrompts
-from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings
+from pttrainer.rollout.native.decoding_weights import PART_BYTES, cut_weights, decoding_shapes, decoding_shardings
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.runtime.distributed import sharding
 
@@ -74,19 +74,25 @@ def test_sinks_and_wide_heads_take_the_plain_computation(config: ModelConfig) ->
     assert not isinstance(cache, PagedCache)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("chip", "shape"), [("tpu7x-2", (1, 2)), ("v5p-8", (1, 4))])
-def test_no_weights_are_copied_before_the_loop_over_tokens(chip: str, shape: tuple[int, ...]) -> None:
-    """Every weight of a layer is read in the order and the tiles that it is stored in."""
+def test_no_weights_are_copied_before_the_loop_over_tokens(
+    chip: str, shape: tuple[int, ...], parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every weight of a layer is read in the order and the tiles that it is stored in, also where it is in parts."""
+    cut_into(parts, chip, shape[1], monkeypatch)
     program, _ = decoding(Model(WIDE, "bfloat16"), chip, shape)
     smallest_copy = 2 * WIDE.layers * WIDE.d_model * WIDE.heads * WIDE.head_dim  # of all queries' weights
     assert program.memory_analysis().temp_size_in_bytes < smallest_copy
 
 
-@pytest.mark.parametrize(("share", "vocab_size", "sums"), [(0.0, 1000, 1), (1e9, 1008, 4)])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("share", "vocab_size", "sums"), [(0.0, 1000, 1), (1e9, 1008, 5)])
 def test_matrices_are_gathered_once_where_each_device_computes_prompts_of_its_own(
-    share: float, vocab_size: int, sums: int, monkeypatch: pytest.MonkeyPatch
+    share: float, vocab_size: int, sums: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buckets, "GATHERED_SHARE", share)
+    cut_into(parts, "v5e-4", 2, monkeypatch)
     model = Model(replace(WIDE, vocab_size=vocab_size), "bfloat16")  # one each, as jax.jit keeps what it traced
     text = prompts_program(model, mesh_of("v5e-4", (1, 2, 2))).compile().as_text()
     sent = {one.kind: one for one in collectives(text, 4)}
@@ -95,6 +101,13 @@ def test_matrices_are_gathered_once_where_each_device_computes_prompts_of_its_ow
     matrices = 2 * WIDE.layers * WIDE.d_model * (2 * heads + 3 * d_ff)
     gathered = sent["all-gather"].bytes if "all-gather" in sent else 0
     assert gathered == (0 if sums > 1 else pytest.approx(matrices / 2, rel=0.05))
+
+
+def cut_into(parts: int, chip: str, tensor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut the matrices of `WIDE`'s feed-forward parts so often."""
+    monkeypatch.setitem(
+        PART_BYTES, accelerators.resolve(chip).generation, 2 * WIDE.d_model * WIDE.d_ff // tensor // parts
+    )
 
 
 def mesh_of(chip: str, shape: tuple[int, ...]) -> Mesh:
@@ -130,7 +143,7 @@ def of_engine(model: Model, mesh: Mesh) -> tuple[dict[str, Any], Any]:
     """The engine's functions, and its weights as shapes."""
     functions = NativeEngine(model, byte_tokenizer(), mesh=mesh).compiled(Sampling(256, 1024))
     where = decoding_shardings(model, mesh)
-    return functions, jax.tree.map(_placed, dict(decoding_shapes(model)), where)
+    return functions, cut_weights(jax.tree.map(_placed, dict(decoding_shapes(model)), where))
 
 
 def _array(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

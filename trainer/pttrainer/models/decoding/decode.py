@@ -31,6 +31,7 @@ from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.attention.sparse_selection import Queries
 from pttrainer.models.config import Chunk, Delta, ModelConfig
 from pttrainer.models.decoding import decode_backend
+from pttrainer.models.decoding.cut_matrix import FEW_TOKENS, CutMatrix, cut_matrices
 from pttrainer.models.forward import embedding, images, layer_kinds
 from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers import latent_attention
@@ -96,7 +97,10 @@ def decode(
     routes: list[Array] = []
     for i, (group, place) in enumerate(config.layer_places):
         weights = layers_of[i] if model.quantization is None else _not_before(x_BTD, layers_of[i])
+        weights, cut = _merged_and_cut(x_BTD, weights)
         block: DecoderLayer = nnx.merge(modules.skeleton_of(model).layers[group.name], weights)
+        for name, matrix in cut.items():
+            setattr(block.mlp, name, matrix)
         if is_gathered:
             block.write_out_collectives(Stored("spread_batch", decoding_axes))
         rotation = rotations[layer_kinds.view_of(group.config, place)]
@@ -107,6 +111,17 @@ def decode(
         if routing is not None:
             routes.append(routing.expert_BTk)
     return embedding.for_head(config, decoder, x_BTD, None), cast(Cache, opened._replace(layers=tuple(layers))), routes
+
+
+def _merged_and_cut(x_BTD: Array, weights: Params) -> tuple[Params, dict[str, CutMatrix]]:
+    """Return a layer's weights as its modules hold them, and the matrices in parts that its products are to read."""
+    cut = cut_matrices(weights)
+    if not cut:
+        return weights, cut
+    is_long = x_BTD.shape[1] >= FEW_TOKENS
+    never = x_BTD[0, 0, 0] > jnp.inf
+    held = {name: matrix.whole(never) if is_long else matrix.parts[0] for name, matrix in cut.items()}
+    return {**weights, "mlp": {**weights["mlp"], **held}}, {} if is_long else cut
 
 
 def _inputs(rotation: rope.Rotation, attend: Callable[..., Attend]) -> AttentionInputs:

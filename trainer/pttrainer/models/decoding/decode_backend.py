@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models.attention.dot_product import Scoring, Slots, attend_cached, attend_shared
+from pttrainer.models.decoding.cut_matrix import CutMatrix
 from pttrainer.models.shapes.structure import Params
 from pttrainer.runtime import cpu_products, host_code
 
@@ -49,8 +50,10 @@ def kernels_for(weights: Params) -> CpuKernels | None:
     return host_kernels() if is_one_cpu else None
 
 
-def product(x_MK: Array, w: Array) -> Array:
-    """Multiply by a matrix [K, N], or by its column blocks."""
+def product(x_MK: Array, w: Array | CutMatrix) -> Array:
+    """Multiply by a matrix [K, N], by its parts, or by its column blocks."""
+    if isinstance(w, CutMatrix):
+        return x_MK @ w
     return cpu_products.product(x_MK, w) if w.ndim == 2 else _required().product(x_MK, w)
 
 

@@ -98,6 +98,7 @@ def lowered(of: JobShapes, mesh: Mesh) -> Programs:
     plan = plan_of(sampler(of))
     structure = draft_of(of)
     weights, draft = weights_of(model_of(of), there), None if structure is None else Model.from_structure(structure)
+    weights = decoding_weights.cut_weights(weights) if of.sampler is None else weights
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     proposer = _proposer(of, draft)
     guessed = () if proposer is None else (_proposing(proposer, draft, there),)

@@ -5,6 +5,7 @@ They are gathered once per rollout: else every token would gather every layer ag
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -16,11 +17,20 @@ from jax.sharding import Mesh, NamedSharding
 
 from ptapi.accelerators import Slice
 from pttrainer.models import Model, Params
+from pttrainer.models.attention.splash_blocks import GENERATIONS
 from pttrainer.models.decoding import decode_backend
+from pttrainer.models.decoding.cut_matrix import CUT, Cut, Cuts, cut, cut_shape, in_layer, same_for_parts
 from pttrainer.models.shapes.parameters import Axes, decoding_axes
 from pttrainer.rollout.native.sizes.sampler_shape import sampler_shape
 from pttrainer.rollout.native.sizes.sampling_time import Rollout
 from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.tpu_tiles import LANES
+
+PART_BYTES = {"v5p": 16 * 2**20, "tpu7x": 8 * 2**20}
+"""The largest part of a matrix of a feed-forward part on a device, in bytes; elsewhere they are whole (`cut_matrix`).
+
+So large that a product of one is still much longer than it takes to begin. The others' cores have twice the
+memory, and whole matrices come ahead of time."""
 
 Call = Callable[..., Any]
 """What calls a jitted function with its arguments: `called`, or a compiler, which returns the shapes of its results."""
@@ -35,16 +45,23 @@ class DecodingWeights:
     """Convert trained weights to the sampler's format (`Model.for_decoding`), a part at a time.
 
     A program with gathered results keeps each of them twice until it ends, which for all of them together exceeded
-    a chip's memory. On one CPU they become what its kernels read (`models.decoding.decode_backend`).
+    a chip's memory. On one CPU they become what its kernels read (`models.decoding.decode_backend`); on TPUs large
+    matrices may be cut (`models.decoding.cut_matrix`).
     """
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
         where = None if mesh is None else decoding_shardings(model, mesh)
         self._model = model
-        self.layers = {
-            group.name: jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][group.numbers[0]])
-            for group in model.config.groups
-        }
+        self.layers = {}
+        for group in model.config.groups:
+            cuts: Cuts = {}
+            layer = None
+            if where is not None:
+                layer = where["layers"][group.numbers[0]]
+                cuts = layer_cuts(decoding_shapes(model)["layers"][group.numbers[0]], layer)
+                layer = in_layer(layer, cuts, same_for_parts)
+            of_layer = _cutting(model, tuple(cuts.items())) if cuts else model.layer_for_decoding
+            self.layers[group.name] = jax.jit(of_layer, out_shardings=layer)
         self.parts = {
             name: jax.jit(model.part_for_decoding, out_shardings=where and {name: where[name]})
             for name in decoding_shapes(model)
@@ -63,6 +80,37 @@ class DecodingWeights:
         weights = {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
         head = None if kernels is None else call(_head_for_kernels(self._model, kernels), weights)
         return weights if head is None else {**weights, decode_backend.HEAD_BLOCKS: head}
+
+
+@lru_cache(maxsize=16)
+def _cutting(model: Model, cuts: tuple[tuple[str, Cut], ...]) -> Any:
+    return lambda layers, i: in_layer(model.layer_for_decoding(layers, i), dict(cuts), cut)
+
+
+def layer_cuts(shapes: Params, where: Any) -> Cuts:
+    """Return how the matrices of a layer are cut on the chips that they are for. where: their shardings."""
+    cuts: dict[str, Cut] = {}
+    for name in CUT:
+        matrix, place = shapes["mlp"].get(name), where["mlp"].get(name)
+        if matrix is None or matrix.ndim != 2 or not isinstance(place.mesh, Mesh):  # an abstract mesh has no devices
+            continue
+        rows, columns = place.shard_shape(matrix.shape)
+        most = PART_BYTES.get(GENERATIONS.get(place.mesh.devices.flat[0].device_kind, ""), math.inf)
+        tiles, bytes_ = columns // LANES, rows * columns * matrix.dtype.itemsize
+        fitting = (parts for parts in range(1, tiles + 1) if tiles % parts == 0 and bytes_ <= most * parts)
+        parts = next(fitting, 1) if columns % LANES == 0 else 1
+        if parts > 1:
+            cuts[name] = Cut(parts, matrix.shape[1] // columns)
+    return cuts
+
+
+def cut_weights(weights: Params) -> Params:
+    """Return the shapes of weights in the sampler's format, with their shardings, as `DecodingWeights` makes them."""
+
+    def of_layer(layer: Params) -> Params:
+        return in_layer(layer, layer_cuts(layer, jax.tree.map(lambda x: x.sharding, layer)), cut_shape)
+
+    return {**weights, "layers": tuple(map(of_layer, weights["layers"]))}
 
 
 def for_kernels(model: Model, weights: Params) -> Params:

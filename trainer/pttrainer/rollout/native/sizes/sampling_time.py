@@ -34,6 +34,8 @@ does not run beside the other."""
 LOADED_BYTES_PER_S = {"v5p": 1.5e12, "v6e": 1.5e12, "tpu7x": 2.3e12}
 """Weights that a device's matrix units take a second, however few rows they multiply: the table's bytes over its
 products. On v5e products wait for memory alone, which is slower."""
+IN_PARTS_BYTES_PER_S = {"v5p": 2.3e12, "v6e": 1.5e12, "tpu7x": 2.9e12}
+"""The same where large matrices are in parts: of models without experts, on chips that train, too."""
 LAYER_SECONDS, NUMBER_SECONDS = 1e-5, 5.4e-11
 """Elementwise passes of a layer, and of each number of a row's hidden state: the table's column "other"."""
 HOP_SECONDS, START_SECONDS = 1e-6, 4e-6
@@ -45,13 +47,17 @@ SUMS_OF_A_LAYER = 2
 
 
 class Rollout(NamedTuple):
-    """What is sampled, over all devices of a mesh. rows: most at once, if the job says so."""
+    """What is sampled, over all devices of a mesh.
+
+    rows: most at once, if the job says so. in_parts: whether large matrices are in parts (`cut_matrix`).
+    """
 
     completions: int
     samples: int
     prompt_tokens: int
     new_tokens: int
     rows: int | None = None
+    in_parts: bool = True
 
     @property
     def prompts(self) -> int:
@@ -59,7 +65,9 @@ class Rollout(NamedTuple):
         return -(-self.completions // self.samples)
 
 
-def rollout_of(spec: PostTrainJobSpec, samplers: int = 1, share: Fraction = Fraction(1)) -> Rollout | None:
+def rollout_of(
+    spec: PostTrainJobSpec, samplers: int = 1, share: Fraction = Fraction(1), *, in_parts: bool = True
+) -> Rollout | None:
     """Return the job's rollout on one of so many samplers: prompts fill what completions leave of a row.
 
     Of a job that only evaluates, the held-out prompts that are sampled at once. share: of the job's slices that there
@@ -73,7 +81,7 @@ def rollout_of(spec: PostTrainJobSpec, samplers: int = 1, share: Fraction = Frac
         samples, completions = 1, spec.evaluation.batch_size
         new_tokens = spec.evaluation.max_new_tokens or new_tokens
     prompt_tokens = max(spec.training.sequence_length - new_tokens, 1)
-    return Rollout(math.ceil(completions * share), samples, prompt_tokens, new_tokens, spec.rollout.slots)
+    return Rollout(math.ceil(completions * share), samples, prompt_tokens, new_tokens, spec.rollout.slots, in_parts)
 
 
 def completions_of(spec: PostTrainJobSpec, samplers: int) -> int:
@@ -93,7 +101,7 @@ def rollout_seconds(model: ModelStructure, shape: Shape, chips: Slice, of: Rollo
     tensor = shape[logical_axes.MESH_AXES.index("tensor")]
     rows, pool = buckets.rows_and_prompts(of.completions, of.samples, most, shards, tensor)
     turns, pools = -(-of.completions // rows), -(-of.prompts // pool)
-    device = DeviceTime(model, shape, chips)
+    device = DeviceTime(model, shape, chips, in_parts=of.in_parts)
     context = of.prompt_tokens + of.new_tokens // 2
     token = device.token(here(rows, shards), context)
     return pools * device.prefill(here(pool, shards), of.prompt_tokens, pool) + turns * of.new_tokens * token
@@ -102,7 +110,7 @@ def rollout_seconds(model: ModelStructure, shape: Shape, chips: Slice, of: Rollo
 class DeviceTime:
     """The seconds of one device of a mesh, which waits for nothing but sums."""
 
-    def __init__(self, model: ModelStructure, shape: Shape, chips: Slice) -> None:
+    def __init__(self, model: ModelStructure, shape: Shape, chips: Slice, *, in_parts: bool = True) -> None:
         assert chips.chip is not None
         self._model, self._chips, self._tensor = model, chips, shape[logical_axes.MESH_AXES.index("tensor")]
         each = chips.jax_devices_per_chip
@@ -113,6 +121,8 @@ class DeviceTime:
         self._gathering_flops = peak * GATHERING_SHARE.get(chips.generation, share)
         self._shards = row_shards(shape)
         self._weights = weights_bytes(model, shape)
+        rates = IN_PARTS_BYTES_PER_S if in_parts and model.config.experts is None else LOADED_BYTES_PER_S
+        self._loaded = min(self._hbm, rates.get(chips.generation, self._hbm))
 
     def token(self, rows: int, context: int) -> float:
         """Return the seconds of one token of so many rows, behind a context of this length."""
@@ -131,8 +141,7 @@ class DeviceTime:
 
     def products(self, rows: int) -> float:
         """Return the seconds of the products with weights."""
-        loaded = min(self._hbm, LOADED_BYTES_PER_S.get(self._chips.generation, self._hbm))
-        return max(self._weights / loaded, self._computed(rows * token_flops(self._model.config, 0)))
+        return max(self._weights / self._loaded, self._computed(rows * token_flops(self._model.config, 0)))
 
     def keys(self, rows: int, context: int) -> float:
         """Return the seconds in which keys and values, and states, are read."""
