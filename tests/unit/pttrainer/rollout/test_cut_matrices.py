@@ -109,6 +109,15 @@ def test_what_a_verdict_compiles_are_the_shapes_that_the_sampler_makes(monkeypat
         assert shape.sharding.is_equivalent_to(array.sharding, array.ndim)
 
 
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_a_quantised_matrix_is_in_no_parts(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(decoding_weights.PART_BYTES, CPU, 2**12)
+    quantised = dataclasses.replace(model(), quantization=kind)
+    shapes, where = decoding_shapes(quantised)["layers"][0], decoding_shardings(quantised, mesh())["layers"][0]
+    assert decoding_weights.layer_cuts(shapes, where) == {}
+    assert len(DecodingWeights(quantised, mesh()).layers) == 1
+
+
 def test_matrices_are_whole_on_chips_of_which_nothing_is_known() -> None:
     made = DecodingWeights(model(), mesh())(params())
     assert all(matrix.ndim == 2 and not isinstance(matrix, CutMatrix) for matrix in made["layers"][0]["mlp"].values())

@@ -92,7 +92,11 @@ def layer_cuts(shapes: Params, where: Any) -> Cuts:
     cuts: dict[str, Cut] = {}
     for name in CUT:
         matrix, place = shapes["mlp"].get(name), where["mlp"].get(name)
-        if matrix is None or matrix.ndim != 2 or not isinstance(place.mesh, Mesh):  # an abstract mesh has no devices
+        if (
+            not hasattr(matrix, "ndim") or matrix.ndim != 2
+        ):  # absent, of experts, or a quantised matrix, a dict of arrays
+            continue
+        if not isinstance(place.mesh, Mesh):  # an abstract mesh has no devices
             continue
         rows, columns = place.shard_shape(matrix.shape)
         most = PART_BYTES.get(GENERATIONS.get(place.mesh.devices.flat[0].device_kind, ""), math.inf)
