@@ -97,13 +97,28 @@ MICROSECONDS = [
 """Products and other instructions of a layer of 8B, 128 rows: docs/findings/compilers.md, "Sampling on TPUs"."""
 
 
-@pytest.mark.parametrize(("accelerator", "shape", "products", "other"), MICROSECONDS)
-def test_a_layers_estimate_is_near_the_compilers(accelerator: str, shape: Shape, products: int, other: int) -> None:
+WHOLE = [
+    ("v5p-8", (1, 4, 1, 1, 1), 299, 17),
+    ("v5p-8", (1, 2, 2, 1, 1), 141, 26),
+    ("v5p-8", (1, 1, 4, 1, 1), 73, 39),
+    ("tpu7x-8", (1, 8, 1, 1, 1), 180, 14),
+    ("tpu7x-8", (1, 2, 4, 1, 1), 50, 26),
+]
+"""The same where no matrix is in parts, as samplers on chips of their own have them."""
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "shape", "products", "other", "in_parts"),
+    [(*one, True) for one in MICROSECONDS] + [(*one, False) for one in WHOLE],
+)
+def test_a_layers_estimate_is_near_the_compilers(
+    accelerator: str, shape: Shape, products: int, other: int, in_parts: bool
+) -> None:
     of = shapes_of(job("llama3.1-8b", accelerator))
     pair = shallow(of)
     assert pair is not None
     rows = 128 // sampling_time.row_shards(shape)
-    few, more = (DeviceTime(each.structure, shape, of.slice) for each in pair)
+    few, more = (DeviceTime(each.structure, shape, of.slice, in_parts=in_parts) for each in pair)
     layers = pair[1].config.layers - pair[0].config.layers
     seconds = more.products(rows) + more.passes(rows) - few.products(rows) - few.passes(rows)
     assert 1e6 * seconds / layers == pytest.approx(products + other, rel=0.15)

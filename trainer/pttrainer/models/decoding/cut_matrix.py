@@ -76,16 +76,16 @@ def cut(w_XY: Array, how: Cut) -> CutMatrix:
     return CutMatrix(tuple(w_XSPY[:, :, i].reshape(X, -1) for i in range(how.parts)), S)
 
 
+def same_for_parts(where: Any, how: Cut) -> CutMatrix:
+    """Return what holds of a matrix, such as its sharding, for each of its parts."""
+    return CutMatrix((where,) * how.parts, how.devices)
+
+
 def cut_shape(of: jax.ShapeDtypeStruct, how: Cut) -> CutMatrix:
     """Return the shapes of a matrix's parts, with its sharding."""
     X, Y = of.shape
     part = jax.ShapeDtypeStruct((X, Y // how.parts), of.dtype, sharding=of.sharding)
-    return CutMatrix((part,) * how.parts, how.devices)
-
-
-def same_for_parts(where: Any, how: Cut) -> CutMatrix:
-    """Return what holds of a matrix, such as its sharding, for each of its parts."""
-    return CutMatrix((where,) * how.parts, how.devices)
+    return same_for_parts(part, how)
 
 
 def in_layer(layer: dict[str, Any], cuts: Cuts, of: Callable[[Any, Cut], CutMatrix]) -> dict[str, Any]:

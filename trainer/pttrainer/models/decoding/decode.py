@@ -119,7 +119,7 @@ def _merged_and_cut(x_BTD: Array, weights: Params) -> tuple[Params, dict[str, Cu
     if not cut:
         return weights, cut
     is_long = x_BTD.shape[1] >= FEW_TOKENS
-    never = x_BTD[0, 0, 0] > jnp.inf
+    never = _never(x_BTD)
     held = {name: matrix.whole(never) if is_long else matrix.parts[0] for name, matrix in cut.items()}
     return {**weights, "mlp": {**weights["mlp"], **held}}, {} if is_long else cut
 
@@ -276,5 +276,10 @@ def _not_before(x_BTD: Array, weights: Params) -> Params:
     Otherwise XLA dequantises all layers before the loop over tokens, and keeps them. (It drops an optimization barrier
     before it moves that code.)
     """
-    never = (x_BTD[0, 0, 0] > jnp.inf).astype(jnp.int32)
+    never = _never(x_BTD).astype(jnp.int32)
     return quant.map_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
+
+
+def _never(x_BTD: Array) -> Array:
+    """Return False, by a comparison that ties what uses it to a layer's input."""
+    return x_BTD[0, 0, 0] > jnp.inf
