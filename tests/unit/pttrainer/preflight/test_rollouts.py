@@ -100,10 +100,10 @@ def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
     costs = generation(sampled_job(), {})
     token = costs.programs[DECODE]
     norms = (2 * 32 + 1) * 4096
-    weights = 2 * (8_030_261_248 - norms) / 8 + 2 * norms
-    # A key head of 64 rows a device; of the cache on average 128 to 1,024 slots, doubled when full; of 8 prompts 2,048.
+    weights = 2 * (8_030_261_248 - norms) / 4 + 2 * norms
+    # Two key heads of 32 rows a device; on average of 128 to 1,024 slots, doubled when full; of 4 prompts 2,048.
     slots = (128 * 128 + 128 * 256 + 256 * 512 + 512 * 1024) / 1024
-    cache = 32 * 1 * 128 * 2 * 2 * (64 * slots + 8 * 2048)
+    cache = 32 * 2 * 128 * 2 * 2 * (32 * slots + 4 * 2048)
     assert token.hbm_bytes == pytest.approx(weights + cache, rel=1e-4)
     assert (token.bound, token.seconds) == ("memory", pytest.approx(token.hbm_bytes / 2765e9))
     assert costs.tokens_per_second == pytest.approx(64 / token.seconds)
@@ -135,10 +135,10 @@ def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
 
 
 def test_kept_prompts_of_episodes_are_counted_while_completions_are_sampled() -> None:
-    """64 episodes of 3,072 tokens: 48 pages each if they fit, of 32 layers with 8 key heads of 128 in bfloat16.
+    """Episodes of 3,072 tokens: 48 pages each if they fit, of 32 layers with 8 key heads of 128 in bfloat16.
 
-    Each of 8 devices has a key head of all of them, and the state at the end of each page; of long ones, two key heads
-    of half of them.
+    Each of 8 devices has a key head of all 32 of them, and the state at the end of each page; of 64, and of long ones,
+    two key heads of half of them.
     """
 
     def kept(of: JobShapes) -> list[resident.Buffer]:
@@ -151,7 +151,8 @@ def test_kept_prompts_of_episodes_are_counted_while_completions_are_sampled() ->
     page, of_two, of_one = (128 * 2 * 32 * heads * 128 * 2 + 2 * 4096 for heads in (8, 2, 1))
     short, long = sampled_job(), sampled_job(sequenceLength=65536)
     assert kept(short) == []
-    assert kept(of_episodes(short)) == [resident.Buffer(resident.KEPT, 64 * 48 * of_one, "rollout")]
+    assert kept(of_episodes(sampled_job(batchSize=32))) == [resident.Buffer(resident.KEPT, 32 * 48 * of_one, "rollout")]
+    assert kept(of_episodes(short)) == [resident.Buffer(resident.KEPT, 32 * 48 * of_two, "rollout")]
     (bounded,) = kept(of_episodes(long))
     fitting = 8 * int(tpu_topology.usable_bytes(long.slice) * buckets.KEPT_SHARE) // page
     assert bounded.bytes == math.ceil(fitting / 2) * of_two
