@@ -104,21 +104,23 @@ WHOLE = [
     ("tpu7x-8", (1, 8, 1, 1, 1), 180, 14),
     ("tpu7x-8", (1, 2, 4, 1, 1), 50, 26),
 ]
-"""The same where no matrix is in parts, as samplers on chips of their own have them."""
+"""The same where matrices are whole, as those of experts and quantised ones are."""
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "shape", "products", "other", "in_parts"),
+    ("accelerator", "shape", "products", "other", "is_cut"),
     [(*one, True) for one in MICROSECONDS] + [(*one, False) for one in WHOLE],
 )
 def test_a_layers_estimate_is_near_the_compilers(
-    accelerator: str, shape: Shape, products: int, other: int, in_parts: bool
+    accelerator: str, shape: Shape, products: int, other: int, is_cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not is_cut:
+        monkeypatch.setattr(sampling_time, "IN_PARTS_BYTES_PER_S", sampling_time.LOADED_BYTES_PER_S)
     of = shapes_of(job("llama3.1-8b", accelerator))
     pair = shallow(of)
     assert pair is not None
     rows = 128 // sampling_time.row_shards(shape)
-    few, more = (DeviceTime(each.structure, shape, of.slice, in_parts=in_parts) for each in pair)
+    few, more = (DeviceTime(each.structure, shape, of.slice) for each in pair)
     layers = pair[1].config.layers - pair[0].config.layers
     seconds = more.products(rows) + more.passes(rows) - few.products(rows) - few.passes(rows)
     assert 1e6 * seconds / layers == pytest.approx(products + other, rel=0.15)
@@ -202,7 +204,7 @@ def test_chips_that_only_sample_hold_a_copy_on_more_of_them_where_that_is_sooner
 
 def test_copies_that_would_cut_a_key_head_take_more_chips_that_do_not() -> None:
     """70B on 48 v5p chips: three hold a copy, and would each hold the keys of all 8 heads."""
-    of = shapes_of(job("llama3.1-70b", "v5p-128", batchSize=512))
+    of = shapes_of(job("llama3.1-70b", "v5p-128", batchSize=256))
     some = dataclasses.replace(of.slice, topology="4x4x3", chips=48)
     assert placement.for_decoding(of.structure, some, 1, None) == (16, 1, 3, 1, 1)
     assert placement.separate_sampler(of.structure, of.spec, some, 1) == (6, 1, 8, 1, 1)

@@ -1,5 +1,7 @@
 """What separate samplers are sent: changed parts equal to the bit, and weights that must match their checksums."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.builders.peers.models import CASES
 
 from pttrainer.models import Model, from_hf
+from pttrainer.models.decoding.cut_matrix import Cut, CutMatrix, cut
 from pttrainer.rollout.disaggregated.separate import changed_part, messages
 from pttrainer.rollout.disaggregated.separate.changed_part import BLOCKS, FULL, GAPS
 from pttrainer.rollout.disaggregated.separate.held_weights import HeldWeights, ShardSums, VersionMissing
@@ -16,10 +19,13 @@ from pttrainer.rollout.disaggregated.separate.prefix_routing import PrefixRoutin
 from pttrainer.rollout.disaggregated.separate.sent_versions import CutWeights
 from pttrainer.rollout.disaggregated.weight_sync import Key
 from pttrainer.rollout.engine import Draw, Prompt, Sampling
+from pttrainer.rollout.native import decoding_weights
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
 
 SIZE = 70_000
+CPU = ""
+"""The generation of chips that are in no table."""
 
 
 def weight(seed: int) -> np.ndarray:
@@ -83,17 +89,22 @@ def test_prompts_go_where_their_beginning_is_and_no_sampler_has_more_than_its_sh
     assert max(map(len, on_one)) <= 5
 
 
-def test_weights_that_differ_from_their_sums_do_not_sample_until_they_are_sent_again() -> None:
-    model = Model(from_hf(CASES["qwen-3"]).first_layers(1))
-    mesh = sharding.make_mesh((1,), jax.devices()[:1])
-    held, cut = HeldWeights(model, mesh), CutWeights(model, mesh)
+@pytest.mark.parametrize("part_bytes", [None, 2**17], ids=["whole matrices", "matrices in parts"])
+def test_weights_that_differ_from_their_sums_do_not_sample_until_they_are_sent_again(
+    part_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if part_bytes is not None:
+        monkeypatch.setitem(decoding_weights.PART_BYTES, CPU, part_bytes)
+    model = Model(dataclasses.replace(from_hf(CASES["qwen-3"]).first_layers(1), d_model=256, d_ff=512))
+    mesh = sharding.make_mesh((1, 1, 2), jax.devices()[:2])
+    held, sent = HeldWeights(model, mesh), CutWeights(model, mesh)
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     params = jax.device_put(jax.jit(model.init)(jax.random.key(0)), where)
     arrays, sums = {}, {}
-    for some, of_them in cut.parts(params, static=False):
+    for some, of_them in sent.parts(params, static=False):
         arrays |= some
         sums |= of_them
-    damaged, *_ = arrays
+    damaged = ("layers.mlp.up", 0)
 
     def send(version: str, base: str | None, changed: dict[Key, np.ndarray]) -> None:
         held.begin(version, base, [version])
@@ -102,14 +113,17 @@ def test_weights_that_differ_from_their_sums_do_not_sample_until_they_are_sent_a
         held.finish(version, sums)
 
     with pytest.raises(VersionMissing, match="differ"):
-        send("0", None, arrays | {damaged: arrays[damaged] * 2})
+        send("0", None, arrays | {damaged: arrays[damaged][::-1]})
     assert (held.newest, held.versions) == (None, [])
     with pytest.raises(VersionMissing, match="not the newest"):
         send("1", "0", {})
     send("1", None, arrays)
     assert held.versions == ["1"]
+    up = held.params("1")["layers"][0]["mlp"]["up"]
+    assert isinstance(up, CutMatrix) == (part_bytes is not None)
+    np.testing.assert_array_equal(up.joined() if isinstance(up, CutMatrix) else up, arrays[damaged])
     with pytest.raises(VersionMissing, match="differ"):
-        send("2", "1", {damaged: arrays[damaged] * 2})
+        send("2", "1", {damaged: arrays[damaged][::-1]})
     with pytest.raises(VersionMissing, match="not held"):
         held.params("2")
 
@@ -119,5 +133,10 @@ def test_shards_add_up_to_the_checksum_of_the_whole_and_copies_count_once() -> N
     whole = [weight(3), weight(4)[:6, :8].astype(np.float32), np.arange(10, dtype=np.uint8)]
     specs = [PartitionSpec(None, "tensor"), PartitionSpec("data", "tensor"), PartitionSpec()]
     arrays = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(whole, specs, strict=True)]
-    sums = ShardSums(mesh, [x.shape for x in whole])(arrays)
+    matrix = weight(5)[:4, :12]
+    parts = jax.tree.map(
+        lambda part: jax.device_put(part, NamedSharding(mesh, PartitionSpec(None, "tensor"))), cut(matrix, Cut(3, 2))
+    )
+    whole.append(matrix)
+    sums = ShardSums(mesh, [x.shape for x in whole], [None, None, None, Cut(3, 2)])([*arrays, parts])
     assert sums.tolist() == [int(digest(jnp.asarray(x))) for x in whole]

@@ -1,5 +1,6 @@
 """Weights on their way to the devices that sample: all arrive, in chunks, and what did not arrive is noticed."""
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -15,9 +16,13 @@ from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params, from_hf
 from pttrainer.models.lora.adapters import Adapters, matrices
 from pttrainer.rollout.disaggregated.weight_sync import NO_LAYER, Chunk, WeightSync, chunks
-from pttrainer.rollout.native.decoding_weights import decoding_shardings
+from pttrainer.rollout.native import decoding_weights
+from pttrainer.rollout.native.decoding_weights import DecodingWeights, decoding_shardings
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
+
+CPU = ""
+"""The generation of chips that are in no table."""
 
 
 class RecordingWeightSync(WeightSync):
@@ -87,6 +92,27 @@ def test_the_sampler_holds_what_a_colocated_rollout_would_make(
     assert_delivered(of, delivered, params, target)
     assert transfer.facts()["sync/bytes"] == sum(x.nbytes for x in jax.tree.leaves(delivered))
     assert transfer.facts() == {}
+
+
+def test_large_matrices_arrive_in_the_parts_that_decoding_reads_and_are_compared_as_they_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(decoding_weights.PART_BYTES, CPU, 2**17)
+    config = dataclasses.replace(model().config, d_model=256, d_ff=512)
+    of, (source, target) = Model(config), meshes((1, 4), (2, 1, 2))
+    params, transfer = params_on(source, of), RecordingWeightSync(of, source, target)
+    with jax.set_mesh(source):
+        delivered = transfer.deliver(params)
+    wanted = DecodingWeights(of, target)(jax.device_put(params, sharding.replicated(target)))
+    assert jax.tree.structure(delivered) == jax.tree.structure(wanted)
+    assert [len(matrix.parts) for matrix in delivered["layers"][1]["mlp"].values()] == [2, 2, 2]
+    for got, want in zip(jax.tree.leaves(delivered), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want), strict=True)
+        assert got.sharding.is_equivalent_to(want.sharding, got.ndim)
+    assert transfer.facts()["sync/bytes"] == sum(x.nbytes for x in jax.tree.leaves(params))
+    transfer.damage = len(transfer.moved) + 1
+    with jax.set_mesh(source), pytest.raises(TransferError, match="layers"):
+        transfer.deliver(params)
 
 
 @cache

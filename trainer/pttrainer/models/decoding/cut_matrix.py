@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 CUT = ("gate", "up", "down")
@@ -55,22 +56,31 @@ class CutMatrix:
         return replace(self, parts=tuple(part.astype(dtype) for part in self.parts))
 
     def __rmatmul__(self, x: Array) -> Array:
-        return self._joined([x @ part for part in self.parts])
+        return self._columns([x @ part for part in self.parts])
 
     def whole(self, never: Array) -> Array:
         """Return the matrix in one piece. never: False, which depends on what a loop changes.
 
         Otherwise XLA joins the matrices of all layers before a loop, and keeps them.
         """
-        return self._joined([jnp.where(never, jnp.zeros_like(part), part) for part in self.parts])
+        return self._columns([jnp.where(never, jnp.zeros_like(part), part) for part in self.parts])
 
-    def _joined(self, columns: list[Array]) -> Array:
+    def joined(self) -> Array:
+        """Return the matrix in one piece, where no loop follows."""
+        return self._columns(list(self.parts))
+
+    def column(self, part: int, first: int) -> int:
+        """Return which column of the matrix is the first of a device's in a part, of its place in the part."""
+        width: int = self.parts[part].shape[1] // self.devices
+        return len(self.parts) * first + part * width
+
+    def _columns(self, columns: list[Array]) -> Array:
         of_device = [each.reshape(*each.shape[:-1], self.devices, -1) for each in columns]
         return jnp.concatenate(of_device, axis=-1).reshape(*columns[0].shape[:-1], -1)
 
 
-def cut(w_XY: Array, how: Cut) -> CutMatrix:
-    """Return the parts of a matrix."""
+def cut(w_XY: Array | np.ndarray, how: Cut) -> CutMatrix:
+    """Return the parts of a matrix, on the host if it is there."""
     X, S = w_XY.shape[0], how.devices
     w_XSPY = w_XY.reshape(X, S, how.parts, -1)
     return CutMatrix(tuple(w_XSPY[:, :, i].reshape(X, -1) for i in range(how.parts)), S)

@@ -97,8 +97,8 @@ def lowered(of: JobShapes, mesh: Mesh) -> Programs:
         there = _other_mesh(of)
     plan = plan_of(sampler(of))
     structure = draft_of(of)
-    weights, draft = weights_of(model_of(of), there), None if structure is None else Model.from_structure(structure)
-    weights = decoding_weights.cut_weights(weights) if of.sampler is None else weights
+    weights = decoding_weights.cut_weights(weights_of(model_of(of), there))
+    draft = None if structure is None else Model.from_structure(structure)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     proposer = _proposer(of, draft)
     guessed = () if proposer is None else (_proposing(proposer, draft, there),)

@@ -43,7 +43,7 @@ def shapes(spec: PostTrainJobSpec, model: ModelStructure, devices: int) -> Shape
             "accepted with rollout.placement: disaggregated: the type and number of the devices in use"
         )
     trainer = logical_axes.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
-    return Shapes(trainer, for_decoding(model, split.sampler, copies(spec), rollout_of(spec, in_parts=False)))
+    return Shapes(trainer, for_decoding(model, split.sampler, copies(spec), rollout_of(spec)))
 
 
 def copies(spec: PostTrainJobSpec) -> int:
@@ -71,7 +71,7 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
 
 def separate_sampler(model: ModelStructure, spec: PostTrainJobSpec, one: Slice, samplers: int) -> logical_axes.Shape:
     """Return the sizes of the mesh of one of so many samplers with pods of their own, on these chips."""
-    return for_decoding(model, one, copies(spec), rollout_of(spec, samplers, in_parts=False))
+    return for_decoding(model, one, copies(spec), rollout_of(spec, samplers))
 
 
 def for_decoding(model: ModelStructure, slice_: Slice, versions: int, rollout: Rollout | None) -> logical_axes.Shape:

@@ -3,7 +3,8 @@
     trainer   cut        some layers of the stack, or some tables, in the compute format, split in w equal parts
               move       part by part, device to device; w divides the devices of both sides, so that no part is sent
                          twice if the sides are equal, and nothing ever passes through the host
-    sampler   put        gathered to where decoding needs them (`decoding_shardings`), one tree per layer
+    sampler   put        gathered to where decoding needs them (`decoding_shardings`), one tree per layer, and cut as
+                       decoding reads them (`cut_matrix`)
               compare    a checksum of every array, as it was cut and as it was received
 
 The next chunk begins when the last one is in place, so besides the copy that the sampler keeps, a device of either side
@@ -28,14 +29,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ptapi import run_directory
 from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params
+from pttrainer.models.decoding.cut_matrix import Cut, CutMatrix, cut, same_for_parts
 from pttrainer.rollout.native.buckets import CHUNK_BYTES
-from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings
+from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings, group_cuts
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
 
 Key = tuple[str, int]
 """An array that the sampler holds: its name in the trainer's tree, and its place there (`NO_LAYER`: of a table)."""
 NO_LAYER = -1
+Held = Array | CutMatrix
+"""A weight as the sampler holds it."""
 
 
 class Chunk(NamedTuple):
@@ -70,10 +74,11 @@ class WeightSync:
         self._shapes = decoding_keys(model)
         where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, sampler))
         self._where = {key_of(model, path): leaf for path, leaf in where}
+        self._cuts = cuts_by_key(model, sampler)
         static_names = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._moving_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] not in static_names}, chunk_bytes)
         self._static_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] in static_names}, chunk_bytes)
-        self._static: dict[Key, Array] = {}
+        self._static: dict[Key, Held] = {}
         self._checksums: dict[Key, int] = {}
         self._programs: dict[Any, Any] = {}
         self._facts: dict[str, float] = {}
@@ -103,24 +108,24 @@ class WeightSync:
 
     def _send_chunks(
         self, arrays: dict[str, Array], parts: Sequence[Chunk]
-    ) -> tuple[dict[Key, Array], dict[Key, int], int]:
+    ) -> tuple[dict[Key, Held], dict[Key, int], int]:
         """Send chunks; return the received arrays, the checksums of what was sent, and its bytes."""
-        received: dict[Key, Array] = {}
+        received: dict[Key, Held] = {}
         checksums: dict[Key, int] = {}
         moved = 0
         for chunk in parts:
             placed, sums = self._send(chunk, [arrays[name] for name in chunk.names])
             received |= dict(zip(chunk.keys, placed, strict=True))
             checksums |= dict(zip(chunk.keys, sums, strict=True))
-            moved += sum(x.nbytes for x in placed)
+            moved += sum(x.nbytes for x in jax.tree.leaves(placed))
         return received, checksums, moved
 
-    def _send(self, chunk: Chunk, arrays: list[Array]) -> tuple[list[Array], list[int]]:
+    def _send(self, chunk: Chunk, arrays: list[Array]) -> tuple[list[Held], list[int]]:
         """Send one chunk and wait until it has arrived; return its arrays and the checksums of what was sent."""
         cut, sums = self._program(self.cut, chunk)(arrays, np.int32(chunk.first))
         at_sampler = self._across(cut)
         with jax.set_mesh(self.mesh):
-            placed: list[Array] = jax.block_until_ready(self._program(self.put, chunk)(at_sampler))
+            placed: list[Held] = jax.block_until_ready(self._program(self.put, chunk)(at_sampler))
         return placed, np.asarray(sums).tolist()
 
     def _across(self, cut: Sequence[Array]) -> list[Array]:
@@ -128,7 +133,7 @@ class WeightSync:
         at_sampler: list[Array] = jax.device_put(list(cut), [self._parts(self._to, x.shape) for x in cut])
         return at_sampler
 
-    def _check_received(self, received: dict[Key, Array], checksums: dict[Key, int]) -> None:
+    def _check_received(self, received: dict[Key, Held], checksums: dict[Key, int]) -> None:
         """Compare every array on the sampler with what was sent."""
         keys = list(self._shapes)
         with jax.set_mesh(self.mesh):
@@ -179,15 +184,19 @@ class WeightSync:
     def put(self, chunk: Chunk) -> Any:
         """Return parts -> arrays with decoding's shardings, in the order of the chunk's keys."""
 
-        def put(arrays: list[Array]) -> list[Array]:
-            return [x for one in arrays for x in (one if chunk.layers else [one])]
+        def put(arrays: list[Array]) -> list[Held]:
+            whole = dict(zip(chunk.keys, (x for one in arrays for x in (one if chunk.layers else [one])), strict=True))
+            return [cut(x, self._cuts[key]) if key in self._cuts else x for key, x in whole.items()]
 
-        return jax.jit(put, out_shardings=[self._where[key] for key in chunk.keys])
+        where = {key: self._where[key] for key in chunk.keys}
+        out = [same_for_parts(one, self._cuts[key]) if key in self._cuts else one for key, one in where.items()]
+        return jax.jit(put, out_shardings=out)
 
     @cached_property
     def _digests(self) -> Any:
         return jax.jit(
-            lambda arrays: jnp.stack([digest(x) for x in arrays]), out_shardings=sharding.replicated(self.mesh)
+            lambda arrays: jnp.stack([digest(x.joined() if isinstance(x, CutMatrix) else x) for x in arrays]),
+            out_shardings=sharding.replicated(self.mesh),
         )
 
     def parts(self, chunk: Chunk) -> list[jax.ShapeDtypeStruct]:
@@ -253,6 +262,16 @@ def named(tree: Params) -> list[tuple[str, Any]]:
 def decoding_keys(model: Model) -> dict[Key, Any]:
     """Return the shapes of the arrays that a sampler holds, in the order of their tree."""
     return {key_of(model, path): x for path, x in jax.tree_util.tree_leaves_with_path(decoding_shapes(model))}
+
+
+def cuts_by_key(model: Model, mesh: Mesh) -> dict[Key, Cut]:
+    """Return how a sampler on this mesh cuts its matrices; those that are not named are whole."""
+    of_group = group_cuts(model, decoding_shardings(model, mesh))
+    return {
+        (f"{group.name}.mlp.{name}", place): how
+        for group, place in model.config.layer_places
+        for name, how in of_group[group.name].items()
+    }
 
 
 def key_of(model: Model, path: Any) -> Key:

@@ -51,15 +51,13 @@ class DecodingWeights:
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
         where = None if mesh is None else decoding_shardings(model, mesh)
+        cuts_of = {} if where is None else group_cuts(model, where)
         self._model = model
         self.layers = {}
         for group in model.config.groups:
-            cuts: Cuts = {}
-            layer = None
+            cuts, layer = cuts_of.get(group.name, {}), None
             if where is not None:
-                layer = where["layers"][group.numbers[0]]
-                cuts = layer_cuts(decoding_shapes(model)["layers"][group.numbers[0]], layer)
-                layer = in_layer(layer, cuts, same_for_parts)
+                layer = in_layer(where["layers"][group.numbers[0]], cuts, same_for_parts)
             of_layer = _cutting(model, tuple(cuts.items())) if cuts else model.layer_for_decoding
             self.layers[group.name] = jax.jit(of_layer, out_shardings=layer)
         self.parts = {
@@ -85,6 +83,13 @@ class DecodingWeights:
 @lru_cache(maxsize=16)
 def _cutting(model: Model, cuts: tuple[tuple[str, Cut], ...]) -> Any:
     return lambda layers, i: in_layer(model.layer_for_decoding(layers, i), dict(cuts), cut)
+
+
+def group_cuts(model: Model, where: Any) -> dict[str, Cuts]:
+    """Return how the matrices of each group's layers are cut. where: `decoding_shardings`."""
+    shapes = decoding_shapes(model)["layers"]
+    first = {group.name: group.numbers[0] for group in model.config.groups}
+    return {name: layer_cuts(shapes[i], where["layers"][i]) for name, i in first.items()}
 
 
 def layer_cuts(shapes: Params, where: Any) -> Cuts:

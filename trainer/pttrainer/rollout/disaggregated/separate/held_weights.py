@@ -20,9 +20,10 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pttrainer.models import Model, Params
+from pttrainer.models.decoding.cut_matrix import Cut, CutMatrix, cut
 from pttrainer.rollout.disaggregated.separate.changed_part import FULL, applied
 from pttrainer.rollout.disaggregated.separate.messages import MessageError
-from pttrainer.rollout.disaggregated.weight_sync import Key, decoding_keys, key_of, named
+from pttrainer.rollout.disaggregated.weight_sync import Held, Key, cuts_by_key, decoding_keys, key_of, named
 from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings, for_kernels
 from pttrainer.runtime.distributed.checksum import part_digest
 
@@ -43,15 +44,17 @@ class HeldWeights:
         self._shapes = decoding_keys(model)
         where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, mesh))
         self._where = {key_of(model, path): leaf for path, leaf in where}
+        self._cuts = cuts_by_key(model, mesh)
         static = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._static = {key for key in self._shapes if key[0] in static}
         self._host: dict[Key, np.ndarray] = {}
-        self._placed: dict[Key, Array] = {}
+        self._placed: dict[Key, Held] = {}
         self._versions: dict[str, Params] = {}
         self._newest: str | None = None
         self._arriving: str | None = None
         self._lock = threading.Lock()
-        self._sums = ShardSums(mesh, [self._shapes[key].shape for key in self._shapes])
+        shapes = [x.shape for x in self._shapes.values()]
+        self._sums = ShardSums(mesh, shapes, [self._cuts.get(key) for key in self._shapes])
 
     @property
     def versions(self) -> list[str]:
@@ -97,7 +100,7 @@ class HeldWeights:
                     raise VersionMissing(f"{key}: is not here, and came as {form}")
                 old = np.broadcast_to(np.zeros((), like.dtype), like.shape)
             new = applied(old, form, arrays)
-            self._placed[key] = _placed(new, self._where[key])
+            self._placed[key] = _placed(new, self._where[key], self._cuts.get(key))
             if key not in self._static:
                 self._host[key] = new
 
@@ -125,38 +128,56 @@ class HeldWeights:
             self._arriving, self._newest = None, version
 
 
-def _placed(whole: np.ndarray, where: Any) -> Array:
+def _placed(whole: np.ndarray, where: Any, how: Cut | None) -> Held:
     """Place this process's shards. `device_put` would compare the host's copies of all processes, by a collective."""
-    return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+
+    def placed(array: np.ndarray) -> Array:
+        return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
+
+    held: Held = placed(whole) if how is None else jax.tree.map(placed, cut(whole, how))
+    return held
 
 
 class ShardSums:
-    """What the shards on this process's devices add to the checksums of arrays of these shapes, copies once."""
+    """What the shards on this process's devices add to the checksums of weights of these shapes, copies once.
 
-    def __init__(self, mesh: Mesh, shapes: Sequence[tuple[int, ...]]) -> None:
+    cuts: how each is cut; None: it is whole.
+    """
+
+    def __init__(self, mesh: Mesh, shapes: Sequence[tuple[int, ...]], cuts: Sequence[Cut | None]) -> None:
         self._devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
         here = Mesh(np.array(self._devices), ("part",))
         self._by_device = NamedSharding(here, PartitionSpec("part"))
+        of_arrays = [shape for shape, how in zip(shapes, cuts, strict=True) for _ in range(how.parts if how else 1)]
 
         def sums(shards: list[Array], starts_1KX: Array) -> Array:
-            parts = zip(shards, starts_1KX[0], shapes, strict=True)
+            parts = zip(shards, starts_1KX[0], of_arrays, strict=True)
             return jnp.stack([part_digest(shard, starts, shape) for shard, starts, shape in parts])[None]
 
         where = PartitionSpec("part")
         self._program = jax.jit(jax.shard_map(sums, mesh=here, in_specs=(where, where), out_specs=where))
 
-    def __call__(self, arrays: Sequence[Array]) -> np.ndarray:
-        """Return one uint32 for each array."""
-        starts_LKX = np.zeros((len(self._devices), len(arrays), max(x.ndim for x in arrays)), np.int32)
+    def __call__(self, weights: Sequence[Held]) -> np.ndarray:
+        """Return one uint32 for each weight."""
+        parts = [
+            (w, held, part, x)
+            for w, held in enumerate(weights)
+            for part, x in enumerate(held.parts if isinstance(held, CutMatrix) else [held])
+        ]
+        starts_LKX = np.zeros((len(self._devices), len(parts), max(x.ndim for _, _, _, x in parts)), np.int32)
         counted_LK = np.zeros(starts_LKX.shape[:2], np.uint32)
         joined = []
-        for k, x in enumerate(arrays):
+        for k, (_, held, part, x) in enumerate(parts):
             shards = {shard.device: shard for shard in x.addressable_shards}
             for row, shard in enumerate(map(shards.__getitem__, self._devices)):
                 counted_LK[row, k] = shard.replica_id == 0
-                starts_LKX[row, k, : x.ndim] = [part.start or 0 for part in shard.index]
+                starts_LKX[row, k, : x.ndim] = [index.start or 0 for index in shard.index]
+                if isinstance(held, CutMatrix):
+                    starts_LKX[row, k, 1] = held.column(part, starts_LKX[row, k, 1])
             pieces = [shards[device].data for device in self._devices]
             shape = (len(pieces) * pieces[0].shape[0], *pieces[0].shape[1:])
             joined.append(jax.make_array_from_single_device_arrays(shape, self._by_device, pieces))
         sums_LK = np.asarray(self._program(joined, jax.device_put(starts_LKX, self._by_device)))
-        return np.asarray(np.sum(sums_LK * counted_LK, axis=0, dtype=np.uint32))
+        sums_W = np.zeros(len(weights), np.uint32)
+        np.add.at(sums_W, [w for w, _, _, _ in parts], np.sum(sums_LK * counted_LK, axis=0, dtype=np.uint32))
+        return sums_W

@@ -35,7 +35,8 @@ LOADED_BYTES_PER_S = {"v5p": 1.5e12, "v6e": 1.5e12, "tpu7x": 2.3e12}
 """Weights that a device's matrix units take a second, however few rows they multiply: the table's bytes over its
 products. On v5e products wait for memory alone, which is slower."""
 IN_PARTS_BYTES_PER_S = {"v5p": 2.3e12, "v6e": 1.5e12, "tpu7x": 2.9e12}
-"""The same where large matrices are in parts: of models without experts, on chips that train, too."""
+"""The same where large matrices are in parts (`models.decoding.cut_matrix`): of models without experts, not
+quantised."""
 LAYER_SECONDS, NUMBER_SECONDS = 1e-5, 5.4e-11
 """Elementwise passes of a layer, and of each number of a row's hidden state: the table's column "other"."""
 HOP_SECONDS, START_SECONDS = 1e-6, 4e-6
@@ -47,17 +48,13 @@ SUMS_OF_A_LAYER = 2
 
 
 class Rollout(NamedTuple):
-    """What is sampled, over all devices of a mesh.
-
-    rows: most at once, if the job says so. in_parts: whether large matrices are in parts (`cut_matrix`).
-    """
+    """What is sampled, over all devices of a mesh. rows: most at once, if the job says so."""
 
     completions: int
     samples: int
     prompt_tokens: int
     new_tokens: int
     rows: int | None = None
-    in_parts: bool = True
 
     @property
     def prompts(self) -> int:
@@ -65,9 +62,7 @@ class Rollout(NamedTuple):
         return -(-self.completions // self.samples)
 
 
-def rollout_of(
-    spec: PostTrainJobSpec, samplers: int = 1, share: Fraction = Fraction(1), *, in_parts: bool = True
-) -> Rollout | None:
+def rollout_of(spec: PostTrainJobSpec, samplers: int = 1, share: Fraction = Fraction(1)) -> Rollout | None:
     """Return the job's rollout on one of so many samplers: prompts fill what completions leave of a row.
 
     Of a job that only evaluates, the held-out prompts that are sampled at once. share: of the job's slices that there
@@ -81,7 +76,7 @@ def rollout_of(
         samples, completions = 1, spec.evaluation.batch_size
         new_tokens = spec.evaluation.max_new_tokens or new_tokens
     prompt_tokens = max(spec.training.sequence_length - new_tokens, 1)
-    return Rollout(math.ceil(completions * share), samples, prompt_tokens, new_tokens, spec.rollout.slots, in_parts)
+    return Rollout(math.ceil(completions * share), samples, prompt_tokens, new_tokens, spec.rollout.slots)
 
 
 def completions_of(spec: PostTrainJobSpec, samplers: int) -> int:
@@ -101,7 +96,7 @@ def rollout_seconds(model: ModelStructure, shape: Shape, chips: Slice, of: Rollo
     tensor = shape[logical_axes.MESH_AXES.index("tensor")]
     rows, pool = buckets.rows_and_prompts(of.completions, of.samples, most, shards, tensor)
     turns, pools = -(-of.completions // rows), -(-of.prompts // pool)
-    device = DeviceTime(model, shape, chips, in_parts=of.in_parts)
+    device = DeviceTime(model, shape, chips)
     context = of.prompt_tokens + of.new_tokens // 2
     token = device.token(here(rows, shards), context)
     return pools * device.prefill(here(pool, shards), of.prompt_tokens, pool) + turns * of.new_tokens * token
@@ -110,7 +105,7 @@ def rollout_seconds(model: ModelStructure, shape: Shape, chips: Slice, of: Rollo
 class DeviceTime:
     """The seconds of one device of a mesh, which waits for nothing but sums."""
 
-    def __init__(self, model: ModelStructure, shape: Shape, chips: Slice, *, in_parts: bool = True) -> None:
+    def __init__(self, model: ModelStructure, shape: Shape, chips: Slice) -> None:
         assert chips.chip is not None
         self._model, self._chips, self._tensor = model, chips, shape[logical_axes.MESH_AXES.index("tensor")]
         each = chips.jax_devices_per_chip
@@ -121,7 +116,8 @@ class DeviceTime:
         self._gathering_flops = peak * GATHERING_SHARE.get(chips.generation, share)
         self._shards = row_shards(shape)
         self._weights = weights_bytes(model, shape)
-        rates = IN_PARTS_BYTES_PER_S if in_parts and model.config.experts is None else LOADED_BYTES_PER_S
+        is_cut = model.config.experts is None and model.quantization is None
+        rates = IN_PARTS_BYTES_PER_S if is_cut else LOADED_BYTES_PER_S
         self._loaded = min(self._hbm, rates.get(chips.generation, self._hbm))
 
     def token(self, rows: int, context: int) -> float:
