@@ -6,8 +6,9 @@ Prompts and tokens are compiled with few layers and with twice as many, the cach
 difference. Products by the compiler's estimates beside the layer's weights at the memory's published bandwidth. An
 estimate below that is of products whose weights come to the core ahead of time, by copies that are in no estimate, so
 the larger of the two counts. The kernel that reads pages has no estimate: its bytes at the bandwidth, once for every
-row, and in brackets once for every prompt. Prefill is of a prompt for each eight rows. A whole-cache copy is an
-instruction that writes all pages of a layer. How far to trust an estimate: `pttrainer.preflight.timing.program_time`.
+row, and in brackets once for every prompt. Nor has that of experts: their weights at the bandwidth, too. Prefill is of
+a prompt for each eight rows. A whole-cache copy is an instruction that writes all pages of a layer. How far to trust an
+estimate: `pttrainer.preflight.timing.program_time`.
 Two to eight CPU-minutes for each slice.
 """
 

@@ -267,3 +267,22 @@ def test_so_do_whole_experts_that_devices_gather(monkeypatch: pytest.MonkeyPatch
 def test_tiles(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int, int], tiles: tuple[int, int, int]) -> None:
     monkeypatch.undo()
     assert tiles_for(*shape) == tiles
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "tiles"),
+    [
+        ("TPU v6 lite", (8192, 2048, 768, 2), (512, 1024, 768)),
+        ("TPU v5", (8192, 2048, 768, 2), (512, 1024, 384)),
+        ("TPU v5", (8192, 2048, 192, 2), (512, 1024, 128)),
+        ("TPU v4", (8192, 2048, 128, 2), (512, 1024, 128)),
+        ("TPU v4", (8192, 2048, 2048, 2), (512, 1024, 1024)),
+    ],
+    ids=str,
+)
+def test_two_cores_of_a_device_share_the_tiles_of_y(
+    monkeypatch: pytest.MonkeyPatch, kind: str, shape: tuple[int, int, int, int], tiles: tuple[int, int, int]
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "sharding", SimpleNamespace(chip=lambda: ("tpu", kind)))
+    assert tiles_for(*shape) == tiles

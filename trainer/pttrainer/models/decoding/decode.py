@@ -37,6 +37,7 @@ from pttrainer.models.layers import decoder as modules
 from pttrainer.models.layers import latent_attention
 from pttrainer.models.layers.attention import Attend, AttentionInputs
 from pttrainer.models.layers.decoder import DecoderLayer
+from pttrainer.models.layers.mixture.experts import ExpertMLP
 from pttrainer.models.quantization import quantize as quant
 from pttrainer.models.shapes.parameters import decoding_axes
 from pttrainer.models.shapes.structure import ModelStructure, Params
@@ -101,6 +102,8 @@ def decode(
         block: DecoderLayer = nnx.merge(modules.skeleton_of(model).layers[group.name], weights)
         for name, matrix in cut.items():
             setattr(block.mlp, name, matrix)
+        if isinstance(block.mlp, ExpertMLP):
+            block.mlp.in_sampler = model.quantization is None
         if is_gathered:
             block.write_out_collectives(Stored("spread_batch", decoding_axes))
         rotation = rotations[layer_kinds.view_of(group.config, place)]

@@ -41,6 +41,8 @@ class ExpertMLP(nnx.Module):
     shared_post_norm: RMSNorm
     is_split_as_trained = False
     """Whether the mesh in context splits the experts' matrices as their logical axes say."""
+    in_sampler = False
+    """Whether they are a sampler's (`parameters.decoding_axes`)."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.experts is not None
@@ -168,7 +170,8 @@ class ExpertMLP(nnx.Module):
 
         def plain(x: Array, name: str) -> Array:
             is_turned = name == "down" and sharding.is_stored_turned(*self._down(x_RD.shape[1]))
-            return grouped_product(x, matrices[name].astype(x.dtype), sizes_E, is_turned=is_turned)
+            matrix_EXY = matrices[name].astype(x.dtype)
+            return grouped_product(x, matrix_EXY, sizes_E, is_turned=is_turned, in_sampler=self.in_sampler)
 
         def adapted(out: Array, x: Array, name: str) -> Array:
             return out if f"{name}.a" not in matrices else out + plain(plain(x, f"{name}.a"), f"{name}.b")
@@ -179,7 +182,7 @@ class ExpertMLP(nnx.Module):
 
         gate_and_up = tuple(matrices[name].astype(x_RD.dtype) for name in ("gate", "up"))
         is_turned = sharding.is_stored_turned(*self._gate(x_RD.shape[1]))
-        both = grouped_products(x_RD, gate_and_up, sizes_E, is_turned=is_turned)
+        both = grouped_products(x_RD, gate_and_up, sizes_E, is_turned=is_turned, in_sampler=self.in_sampler)
         gate_RF, up_RF = (adapted(out, x_RD, name) for out, name in zip(both, ("gate", "up"), strict=True))
         if self.experts.biased:
             owner_RE = jax.nn.one_hot(expert_R, matrices["down"].shape[0], dtype=x_RD.dtype)
@@ -195,10 +198,13 @@ class ExpertMLP(nnx.Module):
 
     def _gate(self, D: int) -> tuple[Axes, tuple[int, ...]]:
         """Return the logical axes and the shape of a layer's `gate`, and of `up`."""
-        return ("expert", "expert_embed", "mlp"), (self.experts.count, D, self.experts.d_ff)
+        return self._axes("expert", "expert_embed", "mlp"), (self.experts.count, D, self.experts.d_ff)
 
     def _down(self, D: int) -> tuple[Axes, tuple[int, ...]]:
-        return ("expert", "mlp", "expert_embed"), (self.experts.count, self.experts.d_ff, D)
+        return self._axes("expert", "mlp", "expert_embed"), (self.experts.count, self.experts.d_ff, D)
+
+    def _axes(self, *axes: str) -> Axes:
+        return parameters.decoding_axes(axes) if self.in_sampler else axes
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:

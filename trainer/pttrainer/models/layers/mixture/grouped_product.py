@@ -5,8 +5,8 @@ Letters: R rows sorted by group, X and Y the axes of a matrix, E groups.
 XLA for TPUs has grouped kernels for the product and for the gradient of its rows. The gradient of the matrices it
 computes as a product over all groups with the other groups' rows masked, E times the work, and matrices that are read
 turned it copies (docs/findings/compilers.md). So these are megablox' `tgmm` and `gmm` there, which come with JAX
-(`jax.experimental.pallas.ops.tpu.megablox`, after Gale et al. 2022, https://arxiv.org/abs/2211.15841). Other platforms
-differentiate `jax.lax.ragged_dot` itself.
+(`jax.experimental.pallas.ops.tpu.megablox`, after Gale et al. 2022, https://arxiv.org/abs/2211.15841). A sampler's
+few rows have a kernel of their own (`few_rows`). Other platforms differentiate `jax.lax.ragged_dot` itself.
 """
 
 from functools import partial
@@ -18,6 +18,7 @@ from jax import Array, lax
 from jax.custom_derivatives import CustomVJPPrimal
 from jax.sharding import PartitionSpec
 
+from pttrainer.models.layers.mixture import few_rows
 from pttrainer.models.layers.mixture.varying import alike, varying_as
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.tpu_tiles import LANES, SUBLANES_OF_16_BITS, filled_up
@@ -26,28 +27,35 @@ ROWS = 512
 """Rows of a tile. Each group ends with a tile that the next one's rows share, so larger ones waste more."""
 AXIS_BYTES = 2048
 """The most bytes of a tile along X and Y: with 1,024 numbers of 16 bits, sums and copies fit a core's memory."""
+CORES = {"TPU v4": 2, "TPU v5": 2}
+"""Of a device, where they are several: they share a kernel's tiles along Y, and with one tile the second core idles."""
 MOST_TILES = 2048
 """Of rows: `tgmm` counts tiles by a histogram of float32, right on a CPU for 6,144 bins and wrong for 8,192."""
 
 
-def grouped_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_turned: bool = False) -> Array:
+def grouped_product(
+    x_RX: Array, matrices_EXY: Array, sizes_E: Array, *, is_turned: bool = False, in_sampler: bool = False
+) -> Array:
     """Return [R, Y]: the first `sizes_E[0]` rows times the first matrix, and so on; both are of one type of numbers.
 
     Rows behind all groups belong to no matrix: what is returned for them is undefined, and they add to no gradient.
-    is_turned: memory has the matrices with Y before X, as a TPU keeps parts whose Y fills no lanes; training reads and
-    computes them so.
+    is_turned: memory has the matrices with Y before X, as a TPU keeps parts whose Y fills no lanes; training and
+    sampling read them so. in_sampler: each layer's matrices are arrays of their own, and nothing is differentiated.
     """
-    [product] = grouped_products(x_RX, (matrices_EXY,), sizes_E, is_turned=is_turned)
+    [product] = grouped_products(x_RX, (matrices_EXY,), sizes_E, is_turned=is_turned, in_sampler=in_sampler)
     return product
 
 
 def grouped_products(
-    x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, *, is_turned: bool = False
+    x_RX: Array, matrices: tuple[Array, ...], sizes_E: Array, *, is_turned: bool = False, in_sampler: bool = False
 ) -> tuple[Array, ...]:
     """Return the products of the same rows with each of several matrices [E, X, Y], as `grouped_product` does."""
     if sharding.chip()[0] != "tpu" or not all(_kernel_can(x_RX, each.shape[2]) for each in matrices):
         return tuple(lax.ragged_dot(x_RX, each, sizes_E) for each in matrices)
     x_RX, sizes_E, *matrices_EXY = alike(x_RX, sizes_E, *matrices)
+    if in_sampler:
+        of_one = _few_rows_product if few_rows.fits(x_RX, sharding.chip()[1]) else _product
+        return tuple(of_one(x_RX, each, sizes_E, is_turned) for each in matrices_EXY)
     return _products(x_RX, tuple(matrices_EXY), sizes_E, is_turned)
 
 
@@ -109,6 +117,14 @@ def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_turned: bool) 
     return varying_as(of_rows, x_RX, matrices_EXY, sizes_E)
 
 
+def _few_rows_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_turned: bool) -> Array:
+    if min(matrices_EXY.shape[1:]) < LANES:
+        return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
+    stored = matrices_EXY.swapaxes(1, 2) if is_turned else matrices_EXY
+    kernel = partial(few_rows.product, is_turned=is_turned, cores=_cores())
+    return varying_as(_by_device(kernel, x_RX, stored, sizes_E), x_RX, matrices_EXY, sizes_E)
+
+
 def turned_product(x_RX: Array, matrices_EYX: Array, sizes_E: Array, *, interpret: bool) -> Array:
     """Return [R, Y], of the type of `x_RX`, as `grouped_product` does, of matrices that are read turned.
 
@@ -162,13 +178,21 @@ def tiles_for(rows: int, X: int, Y: int, itemsize: int) -> tuple[int, int, int]:
     """Return the kernels' tiles; rows are to be filled up to a multiple of the first."""
     fitting = [tile for tile in (ROWS, ROWS // 2, ROWS // 4) if rows % tile == 0]
     of_rows = fitting[0] if fitting else min(ROWS, filled_up(rows, SUBLANES_OF_16_BITS))
-    return of_rows, _part(X, AXIS_BYTES // itemsize), _part(Y, AXIS_BYTES // itemsize)
+    most = AXIS_BYTES // itemsize
+    return of_rows, _part(X, most), _part(Y, most, least=_cores())
 
 
-def _part(size: int, most: int) -> int:
-    """Return the axis itself, or the least multiple of lanes that divides it into as few parts as tiles of `most`."""
-    parts = -(-size // most)
-    return size if parts == 1 else filled_up(-(-size // parts), LANES)
+def _cores() -> int:
+    return CORES.get(sharding.chip()[1], 1)
+
+
+def _part(size: int, most: int, least: int = 1) -> int:
+    """Return the axis itself, or the least multiple of lanes that divides it into as few parts as tiles of `most`.
+
+    least: of parts, where the axis fills lanes of as many.
+    """
+    parts = max(-(-size // most), min(least, -(-size // LANES)))
+    return size if parts <= 1 else filled_up(-(-size // parts), LANES)
 
 
 def _by_device(local: Any, *inputs: Array) -> Array:
