@@ -8,13 +8,16 @@ needs V of them, which on a CPU cost more than the model. The cumulative sum goe
 then within one block, so that it reads the logits twice and not log V times.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.rollout.engine import Sampling
+from pttrainer.runtime.distributed import sharding
 
 BLOCK = 128
 
@@ -40,50 +43,102 @@ def choose(
     allowed_BV: the logits with those of forbidden tokens at -inf. They change which token is drawn, not the
     log-prob, which is the model's: so do top_k, top_p and min_p.
     """
-    V = logits_BV.shape[1]
-    logits_BV = _cooled(logits_BV, sampling)
-    allowed_BV = None if allowed_BV is None else _cooled(allowed_BV, sampling)
-    weights_BKC, highest_B11 = _weights(logits_BV)
-    drawn_BKC, drawn_highest_B11 = (weights_BKC, highest_B11) if allowed_BV is None else _weights(allowed_BV)
+    blocks = _Blocks.of(logits_BV.shape[1])
+    logits_BKC = blocks.cut(_cooled(logits_BV, sampling))
+    highest_B11 = _highest(logits_BKC)
+    weights_BKC = jnp.exp(logits_BKC - highest_B11)
+    sums_BK = blocks.sums(weights_BKC)
+    drawn_BKC, drawn_highest_B11 = logits_BKC, highest_B11
+    if allowed_BV is not None:
+        drawn_BKC = blocks.cut(_cooled(allowed_BV, sampling))
+        drawn_highest_B11 = _highest(drawn_BKC)
     if sampling.greedy:
-        blocks_BKC = _blocks(logits_BV if allowed_BV is None else allowed_BV)
-        token_B = _first_highest(blocks_BKC, drawn_highest_B11)
+        k_B, c_B = jnp.divmod(_first_highest(drawn_BKC, drawn_highest_B11), BLOCK)
     elif sampling.truncates:
-        kept_BV = _truncated(logits_BV if allowed_BV is None else allowed_BV, sampling)
-        token_B = _draw(_blocks(kept_BV, 0.0), uniform_B)
+        kept_BV = _truncated(_cooled(logits_BV if allowed_BV is None else allowed_BV, sampling), sampling)
+        kept_BKC = blocks.cut(kept_BV, 0.0)
+        k_B, c_B = _draw(blocks.sums(kept_BKC), uniform_B, partial(blocks.block, kept_BKC))
     else:
-        token_B = _draw(drawn_BKC, uniform_B)
-    token_B = jnp.minimum(token_B, V - 1)
-    chosen_B = jnp.take_along_axis(logits_BV, token_B[:, None], axis=1)[:, 0]
-    return token_B, chosen_B - highest_B11[:, 0, 0] - jnp.log(jnp.sum(weights_BKC, axis=(1, 2)))
+        drawn_weights_BKC, drawn_sums_BK = weights_BKC, sums_BK
+        if allowed_BV is not None:
+            drawn_weights_BKC = jnp.exp(drawn_BKC - drawn_highest_B11)
+            drawn_sums_BK = blocks.sums(drawn_weights_BKC)
+
+        def inside(k_B: Array) -> Array:
+            if blocks.has_gathers:
+                return blocks.block(drawn_weights_BKC, k_B)
+            return jnp.exp(blocks.block(drawn_BKC, k_B) - drawn_highest_B11[:, 0])  # the block is read anyway
+
+        k_B, c_B = _draw(drawn_sums_BK, uniform_B, inside)
+    chosen_B = jnp.take_along_axis(blocks.block(logits_BKC, k_B), c_B[:, None], axis=1)[:, 0]
+    total_B = jnp.sum(weights_BKC, axis=(1, 2)) if blocks.has_gathers else jnp.sum(sums_BK, axis=1)
+    return blocks.token(k_B, c_B), chosen_B - highest_B11[:, 0, 0] - jnp.log(total_B)
+
+
+class _Blocks(NamedTuple):
+    """How a vocabulary is cut into blocks. parts: of it, on as many devices; each is filled up to whole blocks.
+
+    has_gathers: whether entries are read by a gather. A TPU's gather would have the whole array copied into another
+    order, and over several parts it would bring all of them to each device; so there a pass over all entries keeps
+    those of one block.
+    """
+
+    vocab: int
+    parts: int
+    has_gathers: bool
+
+    @classmethod
+    def of(cls, vocab: int) -> "_Blocks":
+        """Return the blocks of a vocabulary that the mesh in context splits."""
+        parts = sharding.parts("vocab")
+        parts = 1 if vocab % parts else parts
+        return cls(vocab, parts, parts == 1 and sharding.chip()[0] != "tpu")
+
+    def cut(self, x_BV: Array, padding: float = -jnp.inf) -> Array:
+        """Return the blocks of an array."""
+        B = x_BV.shape[0]
+        x_BPV = x_BV.reshape(B, self.parts, -1)
+        filled = jnp.pad(x_BPV, ((0, 0), (0, 0), (0, -x_BPV.shape[2] % BLOCK)), constant_values=padding)
+        return filled.reshape(B, -1, BLOCK)
+
+    def token(self, k_B: Array, c_B: Array) -> Array:
+        """Return the tokens at these places in their blocks."""
+        of_part = self.vocab // self.parts
+        part_B, k_B = jnp.divmod(k_B, -(-of_part // BLOCK))
+        return jnp.minimum(part_B * of_part + jnp.minimum(k_B * BLOCK + c_B, of_part - 1), self.vocab - 1)
+
+    def block(self, x_BKC: Array, k_B: Array) -> Array:
+        """Return a block of each row."""
+        if self.has_gathers:
+            return jnp.take_along_axis(x_BKC, k_B[:, None, None], axis=1)[:, 0]
+        is_it_BK1 = (jnp.arange(x_BKC.shape[1]) == k_B[:, None])[:, :, None]
+        return jnp.sum(jnp.where(is_it_BK1, x_BKC, 0), axis=1)
+
+    def sums(self, weights_BKC: Array) -> Array:
+        """Return the sum of each block, on all devices that have a part."""
+        return sharding.constrain_fitting(jnp.sum(weights_BKC, axis=2), ("batch", None))
 
 
 def _cooled(logits_BV: Array, sampling: Sampling) -> Array:
     return logits_BV if sampling.greedy or sampling.temperature == 1.0 else logits_BV / sampling.temperature
 
 
-def _weights(logits_BV: Array) -> tuple[Array, Array]:
-    """Return probabilities up to a factor per row, in blocks, and the highest logit."""
-    blocks_BKC = _blocks(logits_BV)
-    highest_B11 = jnp.max(blocks_BKC, axis=(1, 2), keepdims=True)
-    return jnp.exp(blocks_BKC - highest_B11), highest_B11
+def _highest(blocks_BKC: Array) -> Array:
+    return jnp.max(blocks_BKC, axis=(1, 2), keepdims=True)
 
 
-def _blocks(x_BV: Array, padding: float = -jnp.inf) -> Array:
-    B, V = x_BV.shape
-    return jnp.pad(x_BV, ((0, 0), (0, -V % BLOCK)), constant_values=padding).reshape(B, -1, BLOCK)
+def _draw(block_BK: Array, uniform_B: Array, inside: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Return block and place of the first entry at which the cumulative weight exceeds uniform · total.
 
-
-def _draw(weights_BKC: Array, uniform_B: Array) -> Array:
-    """Return the first token whose cumulative weight exceeds uniform · total."""
-    block_BK = jnp.sum(weights_BKC, axis=2)
+    block_BK: the weight of each block. inside: returns the weights of a block of each row.
+    """
     upto_BK = jnp.cumsum(block_BK, axis=1)
     goal_B1 = uniform_B[:, None] * upto_BK[:, -1:]
     k_B = _first_above(upto_BK, goal_B1, block_BK)
-    inside_BC = jnp.take_along_axis(weights_BKC, k_B[:, None, None], axis=1)[:, 0]
+    inside_BC = inside(k_B)
     before_B1 = jnp.take_along_axis(upto_BK - block_BK, k_B[:, None], axis=1)
     c_B = _first_above(before_B1 + jnp.cumsum(inside_BC, axis=1), goal_B1, inside_BC)
-    return k_B * BLOCK + c_B
+    return k_B, c_B
 
 
 def _first_above(upto_BX: Array, goal_B1: Array, weights_BX: Array) -> Array:
