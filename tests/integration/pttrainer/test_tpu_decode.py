@@ -17,6 +17,7 @@ from ptapi import accelerators
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.attention.paged_kv_cache import PagedCache
+from pttrainer.models.config import Experts
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.preflight.timing.collectives import collectives
 from pttrainer.rollout.engine import Sampling
@@ -41,6 +42,8 @@ GEMMA = replace(
 )  # fmt: skip
 MULTI_QUERY = replace(LLAMA, kv_heads=1, head_dim=128)
 WIDE = replace(LLAMA, d_model=1024, d_ff=8192, head_dim=128)
+EXPERTS = Experts(count=32, per_token=2, d_ff=768)
+MIXTURE = Model(replace(WIDE, family="qwen3_moe", experts=EXPERTS), "bfloat16")
 PROMPTS, PROMPT_SLOTS, SAMPLES, ROWS = 4, 128, 4, 8
 
 
@@ -84,6 +87,25 @@ def test_no_weights_are_copied_before_the_loop_over_tokens(
     program, _ = decoding(Model(WIDE, "bfloat16"), chip, shape)
     smallest_copy = 2 * WIDE.layers * WIDE.d_model * WIDE.heads * WIDE.head_dim  # of all queries' weights
     assert program.memory_analysis().temp_size_in_bytes < smallest_copy
+
+
+@pytest.mark.parametrize(("chip", "shape"), [("v6e-4", (1, 1, 4)), ("v5p-8", (1, 1, 4)), ("v5e-4", (1, 4))])
+def test_experts_are_read_as_they_lie_by_the_kernel_for_few_rows(chip: str, shape: tuple[int, ...]) -> None:
+    """Of 768 / 4 columns no lanes are filled, so memory has the matrices turned. Prompts copy none, either."""
+    program, _ = decoding(MIXTURE, chip, shape)
+    assert program.as_text().count("few_rows_product") >= 3 * WIDE.layers
+    of_gates = 2 * 2 * WIDE.layers * EXPERTS.count * WIDE.d_model * EXPERTS.d_ff // (shape[2] if shape[2:] else 1)
+    assert program.memory_analysis().temp_size_in_bytes < of_gates / 4
+    prompts = prompts_program(MIXTURE, mesh_of(chip, shape)).compile()
+    assert prompts.memory_analysis().temp_size_in_bytes < of_gates / 2
+
+
+def test_no_token_sends_the_logits() -> None:
+    """25,000 words of a device are no multiple of a block; sums of blocks and one block of each row are sent."""
+    config = replace(LLAMA, kv_heads=4, vocab_size=100_000)
+    program, _ = decoding(Model(config, "bfloat16"), "v5e-4", (1, 1, 4))
+    sent = sum(one.bytes for one in collectives(program.as_text(), 4, turns=1))
+    assert sent < 4 * ROWS * config.vocab_size / 8
 
 
 @pytest.mark.parametrize("parts", [1, 2])
