@@ -7,8 +7,9 @@ difference. Products by the compiler's estimates beside the layer's weights at t
 estimate below that is of products whose weights come to the core ahead of time, by copies that are in no estimate, so
 the larger of the two counts. The kernel that reads pages has no estimate: its bytes at the bandwidth, once for every
 row, and in brackets once for every prompt. Nor has that of experts: their weights at the bandwidth, too. Prefill is of
-a prompt for each eight rows. A whole-cache copy is an instruction that writes all pages of a layer. How far to trust an
-estimate: `pttrainer.preflight.timing.program_time`.
+a prompt for each eight rows. A whole-cache copy is an instruction that writes all pages of a layer. Beside the layers
+is what else a token takes: the head, and drawing it. How far to trust an estimate:
+`pttrainer.preflight.timing.program_time`.
 Two to eight CPU-minutes for each slice.
 """
 
@@ -36,7 +37,8 @@ from pttrainer.rollout.native.sizes import sampler_shape, sampling_time
 
 HEAD = (
     "| slice, sampler's fsdp x tensor | weights, MiB: µs at bandwidth | products, µs | other, µs "
-    "| pages, µs at bandwidth (prompts once) | collectives, KiB | cache copies | prefill, of peak |"
+    "| pages, µs at bandwidth (prompts once) | collectives, KiB | cache copies | beside the layers, µs "
+    "| prefill, of peak |"
 )
 
 
@@ -118,6 +120,7 @@ def row(options: argparse.Namespace) -> str:
         f"{at_bandwidth(once_a_row):.0f} ({at_bandwidth(once_a_prompt):.0f})",
         "; ".join(sent),
         str(len(more.cache_copies)),
+        f"{1e6 * sum(few.decode.values()) - pair[0].config.layers * sum(kinds.values()):.0f}",
         f"{100 * ideal:.0f} %",
     )
     print(more.kernels, kinds, f"{time.process_time() - started:.0f} CPU-seconds", file=sys.stderr)

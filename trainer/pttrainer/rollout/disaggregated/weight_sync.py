@@ -72,9 +72,9 @@ class WeightSync:
         self._from, self._to = _in_parts(trainer, self._ways), _in_parts(sampler, self._ways)
         self._tree = jax.tree.structure(decoding_shapes(model))
         self._shapes = decoding_keys(model)
-        where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, sampler))
-        self._where = {key_of(model, path): leaf for path, leaf in where}
-        self._cuts = cuts_by_key(model, sampler)
+        where = decoding_shardings(model, sampler)
+        self._where = {key_of(model, path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(where)}
+        self._cuts = cuts_by_key(model, where)
         static_names = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._moving_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] not in static_names}, chunk_bytes)
         self._static_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] in static_names}, chunk_bytes)
@@ -264,9 +264,9 @@ def decoding_keys(model: Model) -> dict[Key, Any]:
     return {key_of(model, path): x for path, x in jax.tree_util.tree_leaves_with_path(decoding_shapes(model))}
 
 
-def cuts_by_key(model: Model, mesh: Mesh) -> dict[Key, Cut]:
-    """Return how a sampler on this mesh cuts its matrices; those that are not named are whole."""
-    of_group = group_cuts(model, decoding_shardings(model, mesh))
+def cuts_by_key(model: Model, where: Any) -> dict[Key, Cut]:
+    """Return how a sampler cuts its matrices; those that are not named are whole. where: `decoding_shardings`."""
+    of_group = group_cuts(model, where)
     return {
         (f"{group.name}.mlp.{name}", place): how
         for group, place in model.config.layer_places

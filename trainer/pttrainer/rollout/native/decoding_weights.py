@@ -97,9 +97,7 @@ def layer_cuts(shapes: Params, where: Any) -> Cuts:
     cuts: dict[str, Cut] = {}
     for name in CUT:
         matrix, place = shapes["mlp"].get(name), where["mlp"].get(name)
-        if (
-            not hasattr(matrix, "ndim") or matrix.ndim != 2
-        ):  # absent, of experts, or a quantised matrix, a dict of arrays
+        if getattr(matrix, "ndim", 0) != 2:  # absent, of experts, or quantised, which is a dict of arrays
             continue
         if not isinstance(place.mesh, Mesh):  # an abstract mesh has no devices
             continue

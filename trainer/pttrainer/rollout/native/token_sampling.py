@@ -44,35 +44,37 @@ def choose(
     log-prob, which is the model's: so do top_k, top_p and min_p.
     """
     blocks = _Blocks.of(logits_BV.shape[1])
-    logits_BKC = blocks.cut(_cooled(logits_BV, sampling))
-    highest_B11 = _highest(logits_BKC)
-    weights_BKC = jnp.exp(logits_BKC - highest_B11)
-    sums_BK = blocks.sums(weights_BKC)
-    drawn_BKC, drawn_highest_B11 = logits_BKC, highest_B11
+    logits_BV = _cooled(logits_BV, sampling)
+    own = blocks.weighed(logits_BV)
+    drawn_BV, drawn = logits_BV, own
     if allowed_BV is not None:
-        drawn_BKC = blocks.cut(_cooled(allowed_BV, sampling))
-        drawn_highest_B11 = _highest(drawn_BKC)
+        drawn_BV = _cooled(allowed_BV, sampling)
+        drawn = blocks.weighed(drawn_BV)
     if sampling.greedy:
-        k_B, c_B = jnp.divmod(_first_highest(drawn_BKC, drawn_highest_B11), BLOCK)
+        k_B, c_B = jnp.divmod(_first_highest(drawn.logits_BKC, drawn.highest_B11), BLOCK)
     elif sampling.truncates:
-        kept_BV = _truncated(_cooled(logits_BV if allowed_BV is None else allowed_BV, sampling), sampling)
-        kept_BKC = blocks.cut(kept_BV, 0.0)
+        kept_BKC = blocks.cut(_truncated(drawn_BV, sampling), 0.0)
         k_B, c_B = _draw(blocks.sums(kept_BKC), uniform_B, partial(blocks.block, kept_BKC))
     else:
-        drawn_weights_BKC, drawn_sums_BK = weights_BKC, sums_BK
-        if allowed_BV is not None:
-            drawn_weights_BKC = jnp.exp(drawn_BKC - drawn_highest_B11)
-            drawn_sums_BK = blocks.sums(drawn_weights_BKC)
 
         def inside(k_B: Array) -> Array:
             if blocks.has_gathers:
-                return blocks.block(drawn_weights_BKC, k_B)
-            return jnp.exp(blocks.block(drawn_BKC, k_B) - drawn_highest_B11[:, 0])  # the block is read anyway
+                return blocks.block(drawn.weights_BKC, k_B)
+            return jnp.exp(blocks.block(drawn.logits_BKC, k_B) - drawn.highest_B11[:, 0])  # the block is read anyway
 
-        k_B, c_B = _draw(drawn_sums_BK, uniform_B, inside)
-    chosen_B = jnp.take_along_axis(blocks.block(logits_BKC, k_B), c_B[:, None], axis=1)[:, 0]
-    total_B = jnp.sum(weights_BKC, axis=(1, 2)) if blocks.has_gathers else jnp.sum(sums_BK, axis=1)
-    return blocks.token(k_B, c_B), chosen_B - highest_B11[:, 0, 0] - jnp.log(total_B)
+        k_B, c_B = _draw(drawn.sums_BK, uniform_B, inside)
+    chosen_B = jnp.take_along_axis(blocks.block(own.logits_BKC, k_B), c_B[:, None], axis=1)[:, 0]
+    total_B = jnp.sum(own.weights_BKC, axis=(1, 2)) if blocks.has_gathers else jnp.sum(own.sums_BK, axis=1)
+    return blocks.token(k_B, c_B), chosen_B - own.highest_B11[:, 0, 0] - jnp.log(total_B)
+
+
+class _Weighed(NamedTuple):
+    """Logits in blocks, the highest of each row, probabilities up to a factor, and their sums by block."""
+
+    logits_BKC: Array
+    highest_B11: Array
+    weights_BKC: Array
+    sums_BK: Array
 
 
 class _Blocks(NamedTuple):
@@ -101,6 +103,13 @@ class _Blocks(NamedTuple):
         filled = jnp.pad(x_BPV, ((0, 0), (0, 0), (0, -x_BPV.shape[2] % BLOCK)), constant_values=padding)
         return filled.reshape(B, -1, BLOCK)
 
+    def weighed(self, logits_BV: Array) -> _Weighed:
+        """Return logits in blocks, and what is drawn by."""
+        logits_BKC = self.cut(logits_BV)
+        highest_B11 = jnp.max(logits_BKC, axis=(1, 2), keepdims=True)
+        weights_BKC = jnp.exp(logits_BKC - highest_B11)
+        return _Weighed(logits_BKC, highest_B11, weights_BKC, self.sums(weights_BKC))
+
     def token(self, k_B: Array, c_B: Array) -> Array:
         """Return the tokens at these places in their blocks."""
         of_part = self.vocab // self.parts
@@ -121,10 +130,6 @@ class _Blocks(NamedTuple):
 
 def _cooled(logits_BV: Array, sampling: Sampling) -> Array:
     return logits_BV if sampling.greedy or sampling.temperature == 1.0 else logits_BV / sampling.temperature
-
-
-def _highest(blocks_BKC: Array) -> Array:
-    return jnp.max(blocks_BKC, axis=(1, 2), keepdims=True)
 
 
 def _draw(block_BK: Array, uniform_B: Array, inside: Callable[[Array], Array]) -> tuple[Array, Array]:

@@ -54,8 +54,8 @@ def grouped_products(
         return tuple(lax.ragged_dot(x_RX, each, sizes_E) for each in matrices)
     x_RX, sizes_E, *matrices_EXY = alike(x_RX, sizes_E, *matrices)
     if in_sampler:
-        of_one = _few_rows_product if few_rows.fits(x_RX, sharding.chip()[1]) else _product
-        return tuple(of_one(x_RX, each, sizes_E, is_turned) for each in matrices_EXY)
+        has_few_rows = few_rows.fits(x_RX, sharding.chip()[1])
+        return tuple(_product(x_RX, each, sizes_E, is_turned, has_few_rows) for each in matrices_EXY)
     return _products(x_RX, tuple(matrices_EXY), sizes_E, is_turned)
 
 
@@ -109,19 +109,14 @@ def _rows_gradient(outs: tuple[Array, ...], matrices: tuple[Array, ...], sizes_E
     return total.astype(first.dtype)
 
 
-def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_turned: bool) -> Array:
+def _product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_turned: bool, has_few_rows: bool = False) -> Array:
     """Return the product. is_turned: memory has Y before X, in which order XLA's kernel would copy the matrices."""
-    if not is_turned or min(matrices_EXY.shape[1:]) < LANES:
+    if min(matrices_EXY.shape[1:]) < LANES or not (is_turned or has_few_rows):
         return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
-    of_rows = _by_device(partial(turned_product, interpret=False), x_RX, matrices_EXY.swapaxes(1, 2), sizes_E)
-    return varying_as(of_rows, x_RX, matrices_EXY, sizes_E)
-
-
-def _few_rows_product(x_RX: Array, matrices_EXY: Array, sizes_E: Array, is_turned: bool) -> Array:
-    if min(matrices_EXY.shape[1:]) < LANES:
-        return lax.ragged_dot(x_RX, matrices_EXY, sizes_E)
+    kernel: Any = partial(turned_product, interpret=False)
+    if has_few_rows:
+        kernel = partial(few_rows.product, is_turned=is_turned, cores=_cores())
     stored = matrices_EXY.swapaxes(1, 2) if is_turned else matrices_EXY
-    kernel = partial(few_rows.product, is_turned=is_turned, cores=_cores())
     return varying_as(_by_device(kernel, x_RX, stored, sizes_E), x_RX, matrices_EXY, sizes_E)
 
 

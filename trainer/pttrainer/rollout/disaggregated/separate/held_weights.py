@@ -42,9 +42,9 @@ class HeldWeights:
         self._model, self._mesh = model, mesh
         self._tree = jax.tree.structure(decoding_shapes(model))
         self._shapes = decoding_keys(model)
-        where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, mesh))
-        self._where = {key_of(model, path): leaf for path, leaf in where}
-        self._cuts = cuts_by_key(model, mesh)
+        where = decoding_shardings(model, mesh)
+        self._where = {key_of(model, path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(where)}
+        self._cuts = cuts_by_key(model, where)
         static = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._static = {key for key in self._shapes if key[0] in static}
         self._host: dict[Key, np.ndarray] = {}
@@ -159,11 +159,7 @@ class ShardSums:
 
     def __call__(self, weights: Sequence[Held]) -> np.ndarray:
         """Return one uint32 for each weight."""
-        parts = [
-            (w, held, part, x)
-            for w, held in enumerate(weights)
-            for part, x in enumerate(held.parts if isinstance(held, CutMatrix) else [held])
-        ]
+        parts = [(w, held, part, x) for w, held in enumerate(weights) for part, x in enumerate(jax.tree.leaves(held))]
         starts_LKX = np.zeros((len(self._devices), len(parts), max(x.ndim for _, _, _, x in parts)), np.int32)
         counted_LK = np.zeros(starts_LKX.shape[:2], np.uint32)
         joined = []
