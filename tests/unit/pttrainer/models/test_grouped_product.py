@@ -190,6 +190,12 @@ def test_other_platforms_differentiate_the_plain_product() -> None:
 
 def _layer_gradients(x_BTD: Any, config: ModelConfig = CONFIG) -> Any:
     """The gradients of a layer's weights and input, as it is trained."""
+    gradients, state = _layer_program(config)
+    return jax.device_get(gradients(state, x_BTD))
+
+
+def _layer_program(config: ModelConfig = CONFIG) -> Any:
+    """The program of these gradients, and a layer's weights."""
     graph, layers = nnx.split(ExpertMLP(config, nnx.Rngs(0)))
     state = jax.tree.map(lambda weights: weights[0], layers)
 
@@ -198,7 +204,7 @@ def _layer_gradients(x_BTD: Any, config: ModelConfig = CONFIG) -> Any:
         layer.is_split_as_trained = True
         return jnp.sum(layer(x_BTD, None, x_BTD)[0] ** 2)
 
-    return jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1)))(state, x_BTD))
+    return jax.jit(jax.grad(loss, argnums=(0, 1))), state
 
 
 def test_a_layer_of_experts(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +256,29 @@ def test_so_do_whole_experts_that_devices_gather(monkeypatch: pytest.MonkeyPatch
         split = sharding.weight_split(("expert", "expert_embed", "mlp"), (8, CONFIG.d_model, 64))
         ours = _layer_gradients(x, config)
     assert "fsdp" in split[0]  # 3 or 6 of 24 would fill no rows of tiles
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "tokens"), [((1, 3), 0), ((1, 3, 1, 1, 2), 3), ((2, 1, 1, 3), 0)], ids=["fsdp", "expert", "sequence"]
+)
+def test_so_do_parts_of_experts_that_are_no_multiple_of_the_devices(
+    monkeypatch: pytest.MonkeyPatch, mesh: tuple[int, ...], tokens: int
+) -> None:
+    """Each matrix's gradient is summed to the part of its device. The compiler would sum all of it on each.
+
+    tokens: sums of tokens, of their weights and of results, over devices that hold other experts.
+    """
+    assert CONFIG.experts is not None
+    assert CONFIG.experts.count % 3
+    x = _random(6, 6, CONFIG.d_model)
+    plain = _layer_gradients(x)
+    monkeypatch.setattr(logical_axes, "GATHERING", ("cpu",))
+    with jax.set_mesh(sharding.make_mesh(mesh, jax.devices()[: np.prod(mesh)])):
+        gradients, state = _layer_program()
+        program = gradients.lower(state, x).as_text()
+        ours = jax.device_get(gradients(state, x))
+    assert program.count("reduce_scatter") == 3 + tokens
     jax.tree.map(partial(np.testing.assert_allclose, rtol=TOLERANCE, atol=TOLERANCE), ours, plain)
 
 

@@ -6,14 +6,16 @@ By default the compiler would copy all tokens and all experts to every device, b
 part assigns the work explicitly. Tokens stay with their rows; the devices along the `expert` axis gather each other's
 tokens, each selects those that chose one of its own experts, and the results are summed back to the rows' owners. No
 token is dropped and no buffer is larger than the gathered tokens. A matrix's model axis is gathered over `fsdp` for the
-product, as in every layer, by the compiler; its feed-forward axis stays split over `tensor`. Where devices hold whole
-experts, these are gathered here: the compiler would copy what it gathers.
+product, as in every layer; its feed-forward axis stays split over `tensor`. Where parts fill rows of a TPU's tiles they
+are gathered here: the compiler would copy whole experts that it gathers, and sum the gradients of parts of experts on
+every device unless the experts are a multiple of the devices.
 
 Left out: sending a token only to the devices of its experts (all-to-all). With as many experts per token as devices on
 the axis it moves as much, and needs buffers for the worst case to drop nothing.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -22,8 +24,8 @@ from jax.sharding import PartitionSpec
 
 from pttrainer.runtime.distributed import logical_axes, sharding
 
-WHOLE_OVER = logical_axes.mesh_axes("expert_embed")
-"""Mesh axes whose devices may hold whole experts in place of parts of all."""
+GATHERED_OVER = logical_axes.mesh_axes("expert_embed")
+"""Mesh axes that split experts' matrices along the model's axis, or in whole experts."""
 Matrices = Mapping[str, Array]
 Mixture = Callable[[Array, Array, Array, Matrices], Array]
 """(x_MD, expert_Mk, weight_Mk, matrices) -> out_MD, for the experts that the matrices hold; experts of other numbers
@@ -36,12 +38,12 @@ def over_mesh(
     expert_BTk: Array,
     weight_BTk: Array,
     matrices: Matrices,
-    whole: Collection[str] = (),
+    gathered: Mapping[str, int] = MappingProxyType({}),
 ) -> Array:
     """Apply `mixture` to all experts, over the mesh in context.
 
-    `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last. whole:
-    the names of those that are split along E over `WHOLE_OVER`, too, in whole experts.
+    `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last.
+    gathered: the axis of those that are gathered here, which `GATHERED_OVER` splits: 0 if devices hold whole experts.
     """
     mesh = jax.sharding.get_abstract_mesh()
     rows = sharding.fitting_batch_spec(mesh, x_BTD.shape[:2])
@@ -60,9 +62,12 @@ def over_mesh(
         k = expert_BTk.shape[-1]
         if is_split:
             expert_BTk = expert_BTk - lax.axis_index("expert") * (experts // mesh.shape["expert"])
-        gathered = {name: lax.all_gather(own[name].astype(x_BTD.dtype), WHOLE_OVER, tiled=True) for name in whole}
+        whole = {
+            name: lax.all_gather(own[name].astype(x_BTD.dtype), GATHERED_OVER, axis=axis, tiled=True)
+            for name, axis in gathered.items()
+        }
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
-        out_MD = mixture(*inputs, {**own, **gathered})
+        out_MD = mixture(*inputs, {**own, **whole})
         out_BTD = out_MD.reshape(B, T, D)
         if inner is not None:
             out_BTD = lax.psum(out_BTD, inner)
@@ -72,7 +77,10 @@ def over_mesh(
         return lax.psum(out_BTD, "expert") if is_split else out_BTD
 
     where = {name: _spec(name, matrix, inner) for name, matrix in matrices.items()}
-    where |= {name: PartitionSpec(("expert", *WHOLE_OVER), None, None) for name in whole}
+    for name, axis in gathered.items():
+        split = list(where[name])
+        split[axis] = ("expert", *GATHERED_OVER) if axis == 0 else GATHERED_OVER
+        where[name] = PartitionSpec(*split)
     by_token = PartitionSpec(*rows, None)
     body: Any = jax.shard_map(local, in_specs=(by_token, by_token, by_token, where), out_specs=by_token)
     out: Array = body(x_BTD, expert_BTk, weight_BTk, dict(matrices))

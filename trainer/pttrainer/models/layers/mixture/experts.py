@@ -15,7 +15,7 @@ from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.layers.gated_mlp import ACTIVATIONS
 from pttrainer.models.layers.linear import low_rank, product, put_matrix, weight, zeros, zeros_if
 from pttrainer.models.layers.mixture.dispatch import combine, dispatch
-from pttrainer.models.layers.mixture.expert_parallel import WHOLE_OVER, Matrices, over_mesh
+from pttrainer.models.layers.mixture.expert_parallel import GATHERED_OVER, Matrices, over_mesh
 from pttrainer.models.layers.mixture.grouped_product import grouped_product, grouped_products
 from pttrainer.models.layers.mixture.router import Routing, choose, use_of
 from pttrainer.models.layers.norm import RMSNorm, unit_rms
@@ -23,6 +23,7 @@ from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.logical_axes import Axes
+from pttrainer.runtime.tpu_tiles import SUBLANES
 
 PLAIN = ("gate", "up", "down")
 BIASES = tuple(f"{name}_bias" for name in PLAIN)
@@ -114,12 +115,22 @@ class ExpertMLP(nnx.Module):
         routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            splits_experts = set(sharding.weight_split(*self._down(D))[0]) & set(WHOLE_OVER)
-            whole = PLAIN if self.is_split_as_trained and splits_experts else ()
-            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, whole), routing
+            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, self._gathered(D)), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         return self._mixture(*inputs, matrices).reshape(B, T, D), routing
+
+    def _gathered(self, D: int) -> dict[str, int]:
+        """Return the axis along which each matrix is split that `over_mesh` is to gather.
+
+        Whole experts, and parts of the model's axis that fill rows of tiles.
+        """
+        parts = sharding.parts("expert_embed")
+        if not self.is_split_as_trained or parts == 1:
+            return {}
+        if set(sharding.weight_split(*self._down(D))[0]) & set(GATHERED_OVER):
+            return dict.fromkeys(PLAIN, 0)
+        return {} if D % (SUBLANES * parts) else {"gate": 1, "up": 1, "down": 2}
 
     def _shared(self, x_BTD: Array) -> Array:
         """Return the result of the expert that all tokens use."""
