@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
@@ -67,6 +68,8 @@ def over_mesh(
             for name, axis in gathered.items()
         }
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
+        if inner is not None and "down_bias" in own:  # or each device's would be in the sum
+            own = {**own, "down_bias": jnp.where(lax.axis_index(inner) == 0, own["down_bias"], 0)}
         out_MD = mixture(*inputs, {**own, **whole})
         out_BTD = out_MD.reshape(B, T, D)
         if inner is not None:
