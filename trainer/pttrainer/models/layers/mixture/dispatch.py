@@ -49,8 +49,10 @@ def _combine(rows_RD: Array, order_R: Array, is_own_R: Array | None, k: int) -> 
 
     def part(i: int) -> Array:
         place_M = place_Mk[:, i]
-        rows_MD = rows_RD[place_M].astype(jnp.float32)
-        return rows_MD if is_own_R is None else jnp.where(is_own_R[place_M][:, None], rows_MD, 0)
+        rows_MD = rows_RD[place_M]
+        if is_own_R is not None:  # before they are widened, or a TPU writes them to memory in 32 bits
+            rows_MD = jnp.where(is_own_R[place_M][:, None], rows_MD, 0)
+        return rows_MD.astype(jnp.float32)
 
     total_MD = part(0)
     for i in range(1, k):
