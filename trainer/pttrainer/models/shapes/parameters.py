@@ -306,9 +306,12 @@ def low_rank(matrix: ParamSpec, rank: int) -> dict[str, ParamSpec]:
     }
 
 
-def decoding_axes(axes: Axes) -> Axes:
+def decoding_axes(axes: Axes, *, is_quantised: bool = False) -> Axes:
     """Return the axes of a weight that a sampler splits.
 
-    It is replicated over `fsdp`, or every token would gather it again.
+    It is replicated over `fsdp`, or every token would gather it again. Quantised experts are split as others are,
+    along the inner axis: their parts are of several shapes.
     """
-    return tuple(None if axis in ("embed", "expert_embed") else axis for axis in axes)
+    expert = "sampled_expert" if "mlp" in axes and not is_quantised else "expert"
+    names = {"embed": None, "expert_embed": None, "expert": expert}
+    return tuple(None if axis is None else names.get(axis, axis) for axis in axes)

@@ -131,7 +131,7 @@ class ModelStructure:
     def _decoding(self, path: Path, stacked: int) -> ParamSpec:
         one = self.weights[path]
         keeps_format = path[-1] in packed_matrix.PARTS["nf4"] or path[-1] == parameters.CORRECTION
-        axes = parameters.decoding_axes(one.axes[stacked:])
+        axes = parameters.decoding_axes(one.axes[stacked:], is_quantised=self.quantization is not None)
         return ParamSpec(one.shape[stacked:], axes, one.dtype if keeps_format else self.compute_dtype)
 
 

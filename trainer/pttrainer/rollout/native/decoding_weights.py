@@ -169,7 +169,7 @@ def decoding_shardings(model: Model, mesh: Mesh) -> Any:
 
     def without_fsdp(axes: Any, *, without_layer: bool) -> Any:
         def one(of_weight: Axes) -> Axes:
-            return decoding_axes(of_weight[without_layer:])
+            return decoding_axes(of_weight[without_layer:], is_quantised=model.quantization is not None)
 
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 

@@ -45,12 +45,14 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "mlp": "tensor",
     "expert": "expert",
     "expert_embed": ("fsdp", "sequence"),
+    "sampled_expert": ("expert", "tensor"),
     "low_rank": ("tensor", "fsdp", "expert", "sequence"),
     "expert_low_rank": ("tensor", "fsdp", "sequence"),
     "sequence_batch": ("sequence", *BATCH_AXES),
     "spread_batch": (*BATCH_AXES, "tensor"),
 }
 """`expert_embed` is the `embed` axis of an expert's matrices: an array cannot be split twice by the same mesh axis.
+`sampled_expert` are a sampler's, whose devices of `tensor` may hold whole ones (`weight_split`).
 `latent` is the short side of a matrix to a latent vector, which every device needs whole. `low_rank` is the side of
 an adapter's matrix that is not a model axis, so any mesh axis may split it. `sequence_batch`: rows cut into their
 pieces over `sequence`, with each piece as a row of its own. `spread_batch`: rows that the devices of `tensor` divide,
@@ -139,6 +141,8 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
     compiler gathers, by its own choice.
     """
     split = [fitting(sizes, name, size) for name, size in zip(axes, shape, strict=True)]
+    if "sampled_expert" in axes:
+        return _sampled_split(sizes, axes, shape, split)
     if not gathers(sizes, platform):
         return split
     if {"expert_embed", "mlp"} <= set(axes):
@@ -154,6 +158,21 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
         parts = pieces(sizes, moved)
         if shape[inner] // parts % SUBLANES == 0 and parts >= pieces(sizes, split[outer]):
             split[outer], split[inner] = (), moved
+    return split
+
+
+def _sampled_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], split: Split) -> Split:
+    """Return the mesh axes that split each axis of a sampler's experts, whose weights nothing gathers.
+
+    Devices of `tensor` hold whole experts, if parts of their inner axis would fill no lanes (64 of DeepSeek V3's 2,048
+    on 32 devices) and each device gets as many; or those parts.
+    """
+    experts, inner = axes.index("sampled_expert"), axes.index("mlp")
+    is_thin = shape[inner] < LANES * sizes["tensor"]
+    if is_thin and "tensor" in split[experts]:
+        split[inner] = ()
+    else:
+        split[experts] = fitting(sizes, "expert", shape[experts])
     return split
 
 

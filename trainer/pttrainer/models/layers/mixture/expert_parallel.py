@@ -40,11 +40,14 @@ def over_mesh(
     weight_BTk: Array,
     matrices: Matrices,
     gathered: Mapping[str, int] = MappingProxyType({}),
+    *,
+    over: tuple[str, ...] = ("expert",),
 ) -> Array:
     """Apply `mixture` to all experts, over the mesh in context.
 
     `matrices` are [E, …], the feed-forward axis of `down` and `down_bias` first or absent, of all others last.
     gathered: the axis of those that are gathered here, which `GATHERED_OVER` splits: 0 if devices hold whole experts.
+    over: mesh axes whose devices have experts of their own: `expert`, and of a sampler `tensor`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     rows = sharding.fitting_batch_spec(mesh, x_BTD.shape[:2])
@@ -52,7 +55,8 @@ def over_mesh(
     is_split = mesh.shape["expert"] > 1
     gathers_rows = is_split and rows[0] is not None
     d_ff = matrices["down"].shape[1]
-    inner = "tensor" if mesh.shape["tensor"] > 1 and d_ff % mesh.shape["tensor"] == 0 else None
+    owners = logical_axes.pieces(mesh.shape, over)
+    inner = "tensor" if "tensor" not in over and mesh.shape["tensor"] > 1 and d_ff % mesh.shape["tensor"] == 0 else None
 
     def local(x_BTD: Array, expert_BTk: Array, weight_BTk: Array, own: Matrices) -> Array:
         if gathers_rows:
@@ -61,8 +65,8 @@ def over_mesh(
             )
         B, T, D = x_BTD.shape
         k = expert_BTk.shape[-1]
-        if is_split:
-            expert_BTk = expert_BTk - lax.axis_index("expert") * (experts // mesh.shape["expert"])
+        if owners > 1:
+            expert_BTk = expert_BTk - lax.axis_index(over) * (experts // owners)
         whole = {
             name: lax.all_gather(own[name].astype(x_BTD.dtype), GATHERED_OVER, axis=axis, tiled=True)
             for name, axis in gathered.items()
@@ -72,14 +76,14 @@ def over_mesh(
             own = {**own, "down_bias": jnp.where(lax.axis_index(inner) == 0, own["down_bias"], 0)}
         out_MD = mixture(*inputs, {**own, **whole})
         out_BTD = out_MD.reshape(B, T, D)
-        if inner is not None:
-            out_BTD = lax.psum(out_BTD, inner)
+        if inner is not None or "tensor" in over:
+            out_BTD = lax.psum(out_BTD, "tensor")
         if gathers_rows:
             scattered: Array = lax.psum_scatter(out_BTD, "expert", scatter_dimension=0, tiled=True)
             return scattered
         return lax.psum(out_BTD, "expert") if is_split else out_BTD
 
-    where = {name: _spec(name, matrix, inner) for name, matrix in matrices.items()}
+    where = {name: PartitionSpec(over, *_spec(name, matrix, inner)) for name, matrix in matrices.items()}
     for name, axis in gathered.items():
         split = list(where[name])
         split[axis] = ("expert", *GATHERED_OVER) if axis == 0 else GATHERED_OVER
@@ -90,11 +94,8 @@ def over_mesh(
     return out
 
 
-def _spec(name: str, matrix: Array, inner: str | None) -> PartitionSpec:
-    if name == "down_bias":
-        return PartitionSpec("expert", None)
-    if name in ("gate.a", "up.a", "down.b"):  # of adapters: the model's axis and the rank
-        return PartitionSpec("expert", None, None)
-    if name in ("down", "down.a"):
-        return PartitionSpec("expert", inner, None)
-    return PartitionSpec("expert", *(None,) * (matrix.ndim - 2), inner)
+def _spec(name: str, matrix: Array, inner: str | None) -> tuple[str | None, ...]:
+    """Return the mesh axis that splits each axis of a matrix or bias but the experts'."""
+    if name in ("down_bias", "gate.a", "up.a", "down.b"):  # of adapters: the model's axis and the rank
+        return (None,) * (matrix.ndim - 1)
+    return (inner, None) if name in ("down", "down.a") else (*(None,) * (matrix.ndim - 2), inner)

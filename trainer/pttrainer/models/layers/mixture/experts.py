@@ -115,7 +115,10 @@ class ExpertMLP(nnx.Module):
         routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, self._gathered(D)), routing
+            owns_whole = "tensor" in sharding.weight_split(*self._down(D))[0]
+            over = ("expert", "tensor") if owns_whole else ("expert",)
+            gathered = self._gathered(D)
+            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, gathered, over=over), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         return self._mixture(*inputs, matrices).reshape(B, T, D), routing

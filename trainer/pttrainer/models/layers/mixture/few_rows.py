@@ -20,10 +20,12 @@ from pttrainer.runtime.tpu_tiles import LANES, filled_up
 
 ROWS = 32
 """Rows of a tile. A matrix unit is loaded for about as long as 128 rows take, so few tiles more cost nothing."""
+ROWS_BYTES = 16 * 2**20
+"""Most bytes of all rows, which stay in the core's memory: 128 tokens of DeepSeek V3 have 14 MiB."""
 BLOCK_BYTES = 4 * 2**20
-"""Most bytes of all rows, of a part of a matrix, and of as wide a part of the product, which are in the core's memory
-together, each twice: the next is on its way, or the last."""
-MEMORY_BYTES = 7 * BLOCK_BYTES
+"""Most bytes of a part of a matrix, and of as wide a part of the product, which are there together, each twice: the
+next is on its way, or the last."""
+MEMORY_BYTES = ROWS_BYTES + 5 * BLOCK_BYTES
 TOO_SMALL = ("TPU v2", "TPU v3", "TPU v4")
 """Chips whose cores have less memory."""
 
@@ -32,7 +34,8 @@ def fits(x_RX: Array, device_kind: str) -> bool:
     """Return True if the rows are few enough, and of numbers that the kernel multiplies."""
     is_known = x_RX.dtype in (jnp.bfloat16, jnp.float32) and device_kind not in TOO_SMALL
     R, X = filled_up(x_RX.shape[0], ROWS), filled_up(x_RX.shape[1])
-    return is_known and max(R * X, R * LANES, X * LANES) * x_RX.dtype.itemsize <= BLOCK_BYTES
+    bytes_each = x_RX.dtype.itemsize
+    return is_known and R * X * bytes_each <= ROWS_BYTES and max(R, X) * LANES * bytes_each <= BLOCK_BYTES
 
 
 def product(
@@ -58,7 +61,10 @@ def product(
 
     grid = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=2,
-        in_specs=[pl.BlockSpec(x_RX.shape, lambda *_: (0, 0)), pl.BlockSpec(block, of_matrix)],
+        in_specs=[
+            pl.BlockSpec(x_RX.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1)),
+            pl.BlockSpec(block, of_matrix),
+        ],
         out_specs=pl.BlockSpec((x_RX.shape[0], part), lambda y, *_: (0, y)),
         grid=(pl.cdiv(Y, part), E),
     )

@@ -190,7 +190,7 @@ def weights_bytes(model: ModelStructure, shape: Shape) -> int:
     total = 0
     for count, part in [*model.decoding_layers, (1, model.decoding_tables)]:
         for one in part.values():
-            split = (logical_axes.fitting(mesh, axis, size) for axis, size in zip(one.axes, one.shape, strict=True))
+            split = logical_axes.weight_split(mesh, one.axes, one.shape, "")  # the same on every platform
             total += count * one.bytes // math.prod(logical_axes.pieces(mesh, axes) for axes in split)
     return total
 
