@@ -1,6 +1,7 @@
 """Sampling on a mesh: the tokens of one device."""
 
 import dataclasses
+import re
 from functools import cache, partial
 
 import jax
@@ -11,9 +12,13 @@ from tests.builders.trainer.preflight import spec
 
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, from_hf
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.decoding.cut_matrix import FEW_TOKENS
+from pttrainer.models.shapes.structure import Params
 from pttrainer.preflight.shapes.job_shapes import shapes_of
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.native.decoding_weights import sampler_mesh
+from pttrainer.rollout.native import buckets, cache_layout
+from pttrainer.rollout.native.decoding_weights import decoding_shapes, decoding_shardings, sampler_mesh
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.native.sizes.sampler_shape import sampler_shape
 from pttrainer.runtime.distributed import sharding
@@ -56,6 +61,62 @@ def test_chips_that_cannot_hold_the_weights_split_matrices_to_sample_and_sample_
     np.testing.assert_allclose(spread.logps_NT, alone.logps_NT, atol=1e-5)
 
 
+@cache
+def sampled_with_few_key_heads(family: str, shape: tuple[int, ...], rows: int | None = None) -> Completions:
+    """Two samples of each of four prompts, one of them long enough for devices to divide its queries."""
+    config = dataclasses.replace(from_hf(CASES[family]), vocab_size=264)
+    model, mesh = Model(config), sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
+    with jax.set_mesh(mesh):
+        weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+        params = jax.jit(model.init, out_shardings=weights)(jax.random.key(0))
+        engine = NativeEngine(model, byte_tokenizer(), partial(put, mesh), jax.device_get, mesh, rows)
+        prompts = [Prompt([*range(40, 40 + 2 * FEW_TOKENS)], 0), *PROMPTS[1:]]
+        return engine.generate(params, prompts, 2, SAMPLING, Draw(7, 3))
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "rows"),
+    [
+        pytest.param("deepseek-v3-dense", (1, 1, 6), None, id="rows that six devices do not divide"),
+        pytest.param("deepseek-v3", (1, 2, 2), 5, id="latents, and rows that take over others"),
+        pytest.param("deepseek-v3.2", (1, 1, 2), None, id="latents of which an indexer chooses"),
+        pytest.param("llama-biases-mqa", (1, 4, 2), None, id="a device for each row"),
+        pytest.param("gemma-4-small", (1, 1, 2), None, id="layers that borrow"),
+    ],
+)
+def test_key_heads_that_tensor_does_not_divide(family: str, shape: tuple[int, ...], rows: int | None) -> None:
+    alone, spread = sampled_with_few_key_heads(family, (1,), rows), sampled_with_few_key_heads(family, shape, rows)
+    assert [spread.tokens(row) for row in range(8)] == [alone.tokens(row) for row in range(8)]
+    np.testing.assert_allclose(spread.logps_NT, alone.logps_NT, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "layer"),
+    [("deepseek-v3-dense", "2,1,24,88"), ("gemma-4", "2,1,16,88")],
+    ids=["latents", "layers with fewer key heads"],
+)
+def test_devices_store_rows_of_their_own_and_send_no_keys(family: str, layer: str) -> None:
+    """Of 88 slots of a row's own, and 68 of its prompt; two of eight rows for each of four devices."""
+    model, mesh = Model(from_hf(CASES[family])), sharding.make_mesh((1, 2, 2), jax.devices()[:4])
+    where = decoding_shardings(model, mesh)
+    weights = jax.tree.map(
+        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), decoding_shapes(model), where
+    )
+    rows = jax.ShapeDtypeStruct((8, 1), "int32", sharding=sharding.batch_sharding(mesh, (8, 1)))
+
+    def token(weights: Params, tokens_B1: jax.Array) -> jax.Array:
+        prompts = kv.empty(model.config, 4, 68, model.compute_dtype)
+        cache = cache_layout.with_shardings(cache_layout.shared(model, prompts, 2, 88))
+        decode = lambda _, cache: model.decode(weights, tokens_B1, tokens_B1, cache)[1]  # noqa: E731
+        return jax.lax.fori_loop(0, 9, decode, cache).layers[-1].k_BKHS
+
+    with jax.set_mesh(mesh):
+        text = jax.jit(token).lower(weights, rows).compile().as_text()
+    assert f"f32[{layer}]" in text
+    gathered = re.findall(r"= \(?\w+\[([\d,]+)\]\S* all-gather", text)
+    assert not [shape for shape in gathered if {"88", "68"} & set(shape.split(","))]
+
+
 @pytest.mark.parametrize(
     ("memory", "shape"),
     [
@@ -71,3 +132,14 @@ def test_tensor_takes_of_fsdp_what_the_samplers_weights_need(memory: int | None,
     limit = None if memory is None else memory * 2**30
     assert sampler_shape(model, (1, 64, 1, 1, 1), limit, None, None) == shape
     assert sampler_shape(model, (1, 3, 1, 1, 1), limit, None, None) == (1, 3, 1, 1, 1)
+
+
+def test_rows_are_as_many_on_each_device_that_has_its_own() -> None:
+    names = "deepseek-v3", "qwen3-8b"
+    latents, heads = (shapes_of(spec(name, "v5p-64", algorithm="grpo")).structure for name in names)
+    assert buckets.even_rows(latents, 100, 2, 8) == 96
+    assert buckets.even_rows(heads, 100, 2, 8) == 100
+    assert buckets.even_rows(latents, 15, 2, 8) == 14  # fewer than devices: each part of the rows has as many
+    bytes_ = buckets.token_bytes(latents)
+    assert buckets.token_bytes(latents, tensor=8) == bytes_
+    assert buckets.token_bytes(latents, tensor=8, spread=True) == bytes_ / 8

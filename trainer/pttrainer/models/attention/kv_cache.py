@@ -28,6 +28,7 @@ from jax import Array, lax
 from pttrainer.models.attention import gated_delta
 from pttrainer.models.attention.gated_delta import DeltaState
 from pttrainer.models.config import ModelConfig
+from pttrainer.runtime.distributed import sharding
 
 EMPTY = -1
 
@@ -81,6 +82,16 @@ def empty(
 
     layers = tuple(of_layer(group.config) for group, _ in config.layer_places)
     return KVCache(layers, jnp.full((rows, slots), EMPTY, jnp.int32), jnp.zeros((), jnp.int32), prompt)
+
+
+def splits_heads(heads: int) -> bool:
+    """Return True if the devices of `tensor` divide a layer's key heads evenly."""
+    return heads % sharding.parts("kv_heads") == 0
+
+
+def spreads_rows(heads: int, rows: int) -> bool:
+    """Return True if the devices of `tensor` have rows of their own of a layer, as they cannot divide its key heads."""
+    return not splits_heads(heads) and rows % sharding.parts("spread_batch") == 0
 
 
 def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KVCache:

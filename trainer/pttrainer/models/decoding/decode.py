@@ -31,6 +31,7 @@ from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.attention.sparse_selection import Queries
 from pttrainer.models.config import Chunk, Delta, ModelConfig
 from pttrainer.models.decoding import decode_backend
+from pttrainer.models.decoding.cache_devices import CacheDevices, keep_rows
 from pttrainer.models.decoding.cut_matrix import FEW_TOKENS, CutMatrix, cut_matrices
 from pttrainer.models.forward import embedding, images, layer_kinds
 from pttrainer.models.layers import decoder as modules
@@ -82,6 +83,7 @@ def decode(
         opened, attends = _over_pages(config, positions_BT, cache)
     else:
         how = _Slots(use_kernels, "spread_batch" if is_gathered else "batch")
+        positions_BT = keep_rows(config, positions_BT, positions_BT.shape[1])
         opened, attends = _over_slots(config, positions_BT, cache, of_images, how)
     # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
     kinds = list(layer_kinds.views(config))
@@ -91,6 +93,8 @@ def decode(
     rotations = dict(zip(kinds, computed, strict=True))
     x_BTD = embedding.embed(model, decoder, tokens_BT)
     x_BTD = sharding.constrain(x_BTD, ("spread_batch", None, None)) if is_gathered else x_BTD
+    if not isinstance(cache, PagedCache):
+        x_BTD = keep_rows(config, x_BTD, x_BTD.shape[1])
     embedded = None if of_images is None else images.inserted(model, decoder, x_BTD, of_images)
     x_BTD = x_BTD if embedded is None else embedded.x_BTD
     own_BTLP = embedding.for_layers(model, decoder, images.text_tokens(config, tokens_BT, of_images), x_BTD)
@@ -151,6 +155,7 @@ def _over_slots(
 ) -> tuple[kv.KVCache, Attends]:
     """Return the cache with slots for new tokens, and how each layer attends to it."""
     cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
+    cache = cache._replace(positions_BS=keep_rows(config, cache.positions_BS, positions_BT.shape[1]))
     masks = {
         kind: _cached_masks(config, positions_BT, cache, of_images, is_local=kind[0])
         for kind in layer_kinds.views(config)
@@ -167,6 +172,8 @@ def _over_slots(
         def attend(
             q: Array, k: Array | None, v: Array | None, sinks_N: Array | None
         ) -> tuple[Array, kv.LayerKV | None]:
+            devices = CacheDevices(group.config.cached[0] or group.config.kv_heads, *q.shape[:2])
+            q = devices.placed(q, "heads")
             if chosen is not None and k is not None:
                 q, k = _with_keys_of_indexer(q, k, chosen[1])
             if k is None or v is None:
@@ -174,7 +181,7 @@ def _over_slots(
             else:
                 stored = cache.layers[i]
                 assert isinstance(stored, kv.LayerKV)
-                own = kv.write(stored, k, v, slot)
+                own = devices.cache(kv.write(stored, devices.placed(k, None), devices.placed(v, None), slot))
                 if how.rows != "batch":
                     own = kv.LayerKV(*(sharding.constrain_fitting(x, ("batch", "kv_heads", None, None)) for x in own))
             of_prompt = None if cache.prompt is None else cache.prompt.layers[lender]
@@ -194,7 +201,7 @@ def _over_slots(
                 segments_BT = (positions_BT >= 0).astype(jnp.int32)
                 out = flash_kernels.attend("splash", q, k, v, segments_BT, window, scoring, rows=how.rows)
                 return out, own
-            out = decode_backend.attend(q, (read, mask), prompt, scoring, use_kernels=kernels)
+            out = devices.attend(q, (read, mask), prompt, scoring, use_kernels=kernels)
             return out, own if lender == i else None
 
         return attend

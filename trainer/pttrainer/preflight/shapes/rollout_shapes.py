@@ -126,7 +126,8 @@ def plan_of(of: JobShapes) -> Plan:
     )
     of_states = buckets.state_bytes(_deep(of).structure)
     most = rollout.slots or buckets.rows_within(each * (length + guessed) + of_states, math.prod(of.shape), cache)
-    rows, pool = buckets.rows_and_prompts(completions, samples, most, of.row_shards, of.axis("tensor"))
+    shards, tensor = of.row_shards, of.axis("tensor")
+    rows, pool = buckets.rows_and_prompts(_deep(of).structure, completions, samples, most, shards, tensor)
     prompt = max(length - rollout.max_new_tokens, 1)
     has_images = of.config.vision is not None
     whole = _whole_prompts(of, pool, buckets.slots_for(prompt))
@@ -167,10 +168,11 @@ def draft_of(of: JobShapes) -> ModelStructure | None:
 def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -> int:
     """Return bytes of a device's keys and values.
 
-    Rows and key heads are split if all parts are equal (`decode_loop`). filled: padded like in pages.
+    Rows and key heads are split if all parts are equal (`cache_layout`). filled: padded like in pages.
     """
-    here = rows // of.row_shards if rows % of.row_shards == 0 else rows
-    of_slots = slots * buckets.token_bytes(of.structure, filled=filled, tensor=of.axis("tensor"))
+    here, tensor = rows // of.row_shards if rows % of.row_shards == 0 else rows, of.axis("tensor")
+    spread = rows % (of.row_shards * tensor) == 0
+    of_slots = slots * buckets.token_bytes(of.structure, filled=filled, tensor=tensor, spread=spread)
     return here * (of_slots + buckets.state_bytes(of.structure))
 
 

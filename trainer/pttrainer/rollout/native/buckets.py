@@ -50,13 +50,25 @@ def rows_within(each: int, devices: int, cache_bytes: int) -> int:
     return min(ROWS_ON_DEVICE * devices, max(1, cache_bytes * devices // each))
 
 
-def rows_and_prompts(completions: int, samples: int, most: int, shards: int, tensor: int) -> tuple[int, int]:
+def rows_and_prompts(
+    model: ModelStructure, completions: int, samples: int, most: int, shards: int, tensor: int
+) -> tuple[int, int]:
     """Return how many rows are sampled at once, equally many on every device, and of how many prompts.
 
     most: rows that fit; shards: the devices that split them; tensor: those that split matrices.
     """
-    rows = min(completions, max(most - most % shards, 1))
+    rows = min(completions, even_rows(model, most, shards, tensor))
     return rows, completions // samples if rows == completions else prompts_for(rows, samples, shards, tensor)
+
+
+def even_rows(model: ModelStructure, most: int, shards: int, tensor: int) -> int:
+    """Return the most rows, up to so many, that are equally many on every device that has rows of its own.
+
+    Those are the devices of `tensor`, too, if they cannot divide a layer's key heads (`kv_cache.spreads_rows`).
+    """
+    cached = (group.config.cached[0] for group in model.config.groups)
+    devices = shards * tensor if any(heads % tensor for heads in cached) and most >= shards * tensor else shards
+    return max(most - most % devices, 1)
 
 
 def prompts_for(rows: int, samples: int, shards: int, tensor: int) -> int:
@@ -79,17 +91,18 @@ def fewer_rows(rows: int, shards: int) -> int:
     return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
-def token_bytes(model: ModelStructure, *, filled: bool = False, tensor: int = 1) -> int:
+def token_bytes(model: ModelStructure, *, filled: bool = False, tensor: int = 1, spread: bool = False) -> int:
     """Return the bytes of one token's keys and values, all layers, on one of so many devices that split their heads.
 
-    A layer's heads are split if all parts are equal. filled: in TPU pages (`head_size`).
+    A layer's heads are split if all parts are equal. filled: in TPU pages (`head_size`). spread: rows are split where
+    heads are not, so one device's share counts.
     """
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
     numbers = 0
     for group in model.config.groups:
         heads, *sizes = group.config.cached
-        here = heads // tensor if heads % tensor == 0 else heads
-        numbers += group.config.layers * here * sum(filled_up(size) if filled else size for size in sizes)
+        numbers_each = group.config.layers * heads * sum(filled_up(size) if filled else size for size in sizes)
+        numbers += numbers_each // tensor if spread or heads % tensor == 0 else numbers_each
     return numbers * bytes_each
 
 

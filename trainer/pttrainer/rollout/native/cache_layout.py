@@ -4,7 +4,10 @@ The choice is made when rows begin (`shared`, `idle`), from what is computed and
 cache that they are given.
 """
 
+import math
+
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from pttrainer.models import Model
@@ -37,11 +40,23 @@ def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, own_clocks: 
 
 def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *, own_clocks: bool) -> Cache:
     """Return prompts that rows share or replace, with each row's own slots next to them."""
-    if own_clocks:
-        return kv.with_row_clocks(kv.share(model.config, prompts, samples, slots))
-    if _is_paged(model, prompts, samples):
+    if not own_clocks and _is_paged(model, prompts, samples):
         return paged_kv_cache.share(prompts, samples, slots)
-    return kv.share(model.config, prompts, samples, slots)
+    cache = kv.share(model.config, *_copied(model, prompts, samples), slots)
+    return kv.with_row_clocks(cache) if own_clocks else cache
+
+
+def _copied(model: Model, prompts: KVCache, samples: int) -> tuple[KVCache, int]:
+    """Return a copy of each prompt for each device that has rows of it, and how many rows read one.
+
+    One is enough unless devices that split a prompt's rows have rows of their own (`kv.spreads_rows`).
+    """
+    rows, parts = prompts.positions_BS.shape[0] * samples, sharding.parts("spread_batch")
+    readers = math.gcd(samples, rows // parts)
+    heads = (group.config.cached[0] for group in model.config.groups)
+    if readers == samples or not any(n and kv.spreads_rows(n, rows) for n in heads):
+        return prompts, samples
+    return kv.select_rows(prompts, jnp.arange(rows // readers) * readers // samples), readers
 
 
 def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
@@ -73,16 +88,23 @@ def select_rows(cache: Cache, rows: Array) -> Cache:
     return paged_kv_cache.select_rows(cache, rows) if isinstance(cache, PagedCache) else kv.select_rows(cache, rows)
 
 
-def with_shardings(cache: Cache) -> Cache:
-    """Shard rows over the batch devices, key heads over the tensor devices. Pages are created sharded."""
+def with_shardings(cache: Cache, *, of_prompts: bool = False) -> Cache:
+    """Shard rows over the batch devices, key heads over the tensor devices. Pages are created sharded.
+
+    Where these cannot divide a layer's key heads they have rows of their own (`kv.spreads_rows`). of_prompts: that are
+    being computed, many tokens of a row at once: then they divide queries, and each has the keys of all.
+    """
     if isinstance(cache, PagedCache):
         return cache
 
     def one(x: Array) -> Array:
+        if x.ndim == 4 and not of_prompts and kv.spreads_rows(x.shape[1], x.shape[0]):
+            return sharding.constrain(x, ("spread_batch", None, None, None))
         heads = ("kv_heads", None, None) if x.ndim == 4 else (None, None)  # of a convolution's inputs, there are none
         return sharding.constrain_fitting(x, ("batch", *heads))
 
-    cache = cache._replace(layers=jax.tree.map(one, cache.layers))
+    positions_BS = sharding.constrain_rows(cache.positions_BS)
+    cache = cache._replace(layers=jax.tree.map(one, cache.layers), positions_BS=positions_BS)
     if cache.prompt is not None:
         prompts = jax.tree.map(one, cache.prompt.layers)
         cache = cache._replace(prompt=cache.prompt._replace(layers=prompts))

@@ -192,7 +192,7 @@ class NativeEngine:
         """Return the most rows at once for this many tokens each, equally many on every device."""
         draft = None if self._speculation is None else self._speculation.draft
         most = self._rows or max_rows.rows_at_once(self._model, longest, draft)
-        return max(most - most % self._row_shards, 1)
+        return buckets.even_rows(self._model, most, self._row_shards, self._tensor)
 
     def _most_rows_of(self, prompts: Sequence[Prompt], samples: int, sampling: Sampling) -> int:
         """Return the most rows at once for a call's samples."""

@@ -193,7 +193,7 @@ def _in_groups(model: Model, weights: Params, padded: PaddedPrompts, at_once: in
         made: Prefilled = jax.tree.map(put, done, prefill_prompts(model, weights, some, is_routed=is_routed))
         return made
 
-    cache = cache_layout.with_shardings(kv.empty(model.config, P, S, model.compute_dtype))
+    cache = cache_layout.with_shardings(kv.empty(model.config, P, S, model.compute_dtype), of_prompts=True)
     assert isinstance(cache, kv.KVCache)
     hidden_PD = jnp.zeros((P, int(model.head(weights).shape[1])), model.compute_dtype)
     nothing = Prefilled(cache, hidden_PD, routes_like(model, P, S) if is_routed else None)

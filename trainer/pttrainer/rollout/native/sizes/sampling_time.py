@@ -94,7 +94,7 @@ def rollout_seconds(model: ModelStructure, shape: Shape, chips: Slice, of: Rollo
     each = buckets.token_bytes(model, filled=chips.platform == "tpu") * (of.prompt_tokens + of.new_tokens)
     most = of.rows or buckets.rows_within(each + buckets.state_bytes(model), math.prod(shape), memory)
     tensor = shape[logical_axes.MESH_AXES.index("tensor")]
-    rows, pool = buckets.rows_and_prompts(of.completions, of.samples, most, shards, tensor)
+    rows, pool = buckets.rows_and_prompts(model, of.completions, of.samples, most, shards, tensor)
     turns, pools = -(-of.completions // rows), -(-of.prompts // pool)
     device = DeviceTime(model, shape, chips)
     context = of.prompt_tokens + of.new_tokens // 2
@@ -141,7 +141,8 @@ class DeviceTime:
 
     def keys(self, rows: int, context: int) -> float:
         """Return the seconds in which keys and values, and states, are read."""
-        of_token = buckets.token_bytes(self._model, filled=self._chips.platform == "tpu", tensor=self._tensor)
+        filled = self._chips.platform == "tpu"
+        of_token = buckets.token_bytes(self._model, filled=filled, tensor=self._tensor, spread=True)
         return rows * (of_token * context + 2 * buckets.state_bytes(self._model)) / self._hbm
 
     def passes(self, rows: int) -> float:
