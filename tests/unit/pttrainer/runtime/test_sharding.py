@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
+from pttrainer.models.shapes.parameters import decoding_axes
 from pttrainer.models.vision import matrices
 from pttrainer.runtime.distributed import logical_axes, sharding
 
@@ -87,6 +88,29 @@ def test_on_tpus_experts_are_split_into_whole_ones_where_parts_of_their_matrices
     platform: str, shape: logical_axes.Shape, axes: logical_axes.Axes, matrix: tuple[int, ...], part: tuple[int, ...]
 ) -> None:
     assert part_of(matrix, platform, shape, axes) == part
+
+
+@pytest.mark.parametrize(
+    ("shape", "matrix", "part"),
+    [
+        ((1, 1, 32, 1, 1), (256, 7168, 2048), (8, 7168, 2048)),  # 64 of 2,048 columns
+        ((1, 2, 8, 1, 1), (128, 2816, 704), (16, 2816, 704)),
+        ((1, 2, 4, 1, 2), (128, 2048, 192), (16, 2048, 192)),
+        ((1, 2, 4, 1, 1), (128, 2048, 768), (128, 2048, 192)),
+        ((1, 1, 16, 1, 1), (8, 4096, 1024), (8, 4096, 64)),  # fewer experts than devices
+        ((1, 1, 4, 1, 2), (8, 4096, 1024), (4, 4096, 256)),
+    ],
+)
+def test_a_samplers_experts_are_whole_where_parts_would_fill_no_lanes(
+    shape: logical_axes.Shape, matrix: tuple[int, int, int], part: tuple[int, int, int]
+) -> None:
+    inner = decoding_axes(("expert", "expert_embed", "mlp"))
+    assert part_of(matrix, "tpu", shape, inner) == part
+    E, D, F = matrix
+    assert part_of((E, F, D), "cpu", shape, decoding_axes(("expert", "mlp", "expert_embed"))) == (part[0], part[2], D)
+    assert part_of((E, F), "tpu", shape, decoding_axes(("expert", "mlp"))) == (part[0], part[2])
+    quantised = decoding_axes(("expert", "expert_embed", "mlp"), is_quantised=True)
+    assert part_of(matrix, "tpu", shape, quantised) == (E // shape[-1], D, F // shape[2])
 
 
 @pytest.mark.parametrize(
