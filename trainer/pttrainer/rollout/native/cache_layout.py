@@ -5,6 +5,7 @@ cache that they are given.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,14 +99,18 @@ def with_shardings(cache: Cache, *, of_prompts: bool = False) -> Cache:
         return cache
 
     def one(x: Array) -> Array:
-        if x.ndim == 4 and not of_prompts and kv.spreads_rows(x.shape[1], x.shape[0]):
-            return sharding.constrain(x, ("spread_batch", None, None, None))
         heads = ("kv_heads", None, None) if x.ndim == 4 else (None, None)  # of a convolution's inputs, there are none
         return sharding.constrain_fitting(x, ("batch", *heads))
 
+    def of_layer(layer: Any) -> Any:
+        rows, heads = layer.k_BKHS.shape[:2] if isinstance(layer, kv.LayerKV) else (0, 0)
+        if of_prompts or not kv.spreads_rows(heads, rows):
+            return jax.tree.map(one, layer)
+        return kv.LayerKV(*(sharding.constrain(x, ("spread_batch", None, None, None)) for x in layer))
+
     positions_BS = sharding.constrain_rows(cache.positions_BS)
-    cache = cache._replace(layers=jax.tree.map(one, cache.layers), positions_BS=positions_BS)
+    cache = cache._replace(layers=tuple(map(of_layer, cache.layers)), positions_BS=positions_BS)
     if cache.prompt is not None:
-        prompts = jax.tree.map(one, cache.prompt.layers)
+        prompts = tuple(map(of_layer, cache.prompt.layers))
         cache = cache._replace(prompt=cache.prompt._replace(layers=prompts))
     return cache
