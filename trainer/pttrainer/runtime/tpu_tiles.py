@@ -22,6 +22,11 @@ def in_tiles(shape: tuple[int, ...], rows: int, columns: int) -> int:
     return math.prod(filled_up(size, tile.get(axis, 1)) for axis, size in enumerate(shape))
 
 
+def fills_rows(size: int, parts: int) -> bool:
+    """Return True if an axis is cut into so many equal parts that are whole rows of tiles."""
+    return size % (SUBLANES * parts) == 0
+
+
 def is_turned_in_tiles(shape: tuple[int, ...]) -> bool:
     """Return True if an array wastes less with its last two axes exchanged, which is then how it is stored."""
     rows, columns = len(shape) - 2, len(shape) - 1

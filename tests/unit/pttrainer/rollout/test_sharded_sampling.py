@@ -33,6 +33,12 @@ def sampled(shape: tuple[int, ...], rows: int | None = None, memory: int | None 
     config = dataclasses.replace(from_hf(CASES["qwen-3-moe"]), layers=1, vocab_size=264)
     assert config.experts is not None
     model = Model(dataclasses.replace(config, experts=dataclasses.replace(config.experts, count=8)))
+    return two_samples(model, shape, PROMPTS, rows, memory)
+
+
+def two_samples(
+    model: Model, shape: tuple[int, ...], prompts: list[Prompt], rows: int | None, memory: int | None = None
+) -> Completions:
     mesh = sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
     with jax.set_mesh(mesh):
         weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
@@ -40,7 +46,7 @@ def sampled(shape: tuple[int, ...], rows: int | None = None, memory: int | None 
         samples = sampler_mesh(model, mesh, memory, None, None)
         assert (samples is mesh) == (memory is None)
         engine = NativeEngine(model, byte_tokenizer(), partial(put, samples), jax.device_get, samples, rows)
-        return engine.generate(params, PROMPTS, 2, SAMPLING, Draw(7, 3))
+        return engine.generate(params, prompts, 2, SAMPLING, Draw(7, 3))
 
 
 def test_a_mixture_split_over_expert_and_fsdp_samples_the_tokens_of_one_device() -> None:
@@ -61,19 +67,6 @@ def test_chips_that_cannot_hold_the_weights_split_matrices_to_sample_and_sample_
     np.testing.assert_allclose(spread.logps_NT, alone.logps_NT, atol=1e-5)
 
 
-@cache
-def sampled_with_few_key_heads(family: str, shape: tuple[int, ...], rows: int | None = None) -> Completions:
-    """Two samples of each of four prompts, one of them long enough for devices to divide its queries."""
-    config = dataclasses.replace(from_hf(CASES[family]), vocab_size=264)
-    model, mesh = Model(config), sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
-    with jax.set_mesh(mesh):
-        weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
-        params = jax.jit(model.init, out_shardings=weights)(jax.random.key(0))
-        engine = NativeEngine(model, byte_tokenizer(), partial(put, mesh), jax.device_get, mesh, rows)
-        prompts = [Prompt([*range(40, 40 + 2 * FEW_TOKENS)], 0), *PROMPTS[1:]]
-        return engine.generate(params, prompts, 2, SAMPLING, Draw(7, 3))
-
-
 @pytest.mark.parametrize(
     ("family", "shape", "rows"),
     [
@@ -85,7 +78,10 @@ def sampled_with_few_key_heads(family: str, shape: tuple[int, ...], rows: int | 
     ],
 )
 def test_key_heads_that_tensor_does_not_divide(family: str, shape: tuple[int, ...], rows: int | None) -> None:
-    alone, spread = sampled_with_few_key_heads(family, (1,), rows), sampled_with_few_key_heads(family, shape, rows)
+    """One of the prompts is long enough for devices to divide its queries."""
+    model = Model(dataclasses.replace(from_hf(CASES[family]), vocab_size=264))
+    prompts = [Prompt([*range(40, 40 + 2 * FEW_TOKENS)], 0), *PROMPTS[1:]]
+    alone, spread = (two_samples(model, each, prompts, rows) for each in ((1,), shape))
     assert [spread.tokens(row) for row in range(8)] == [alone.tokens(row) for row in range(8)]
     np.testing.assert_allclose(spread.logps_NT, alone.logps_NT, atol=1e-5)
 

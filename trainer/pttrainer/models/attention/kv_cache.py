@@ -94,6 +94,11 @@ def spreads_rows(heads: int, rows: int) -> bool:
     return not splits_heads(heads) and rows % sharding.parts("spread_batch") == 0
 
 
+def spreads_rows_of_some(config: ModelConfig, rows: int) -> bool:
+    """Return True if that is so in any layer; one that stores nothing has no heads, which are divided evenly."""
+    return any(spreads_rows(group.config.cached[0], rows) for group in config.groups)
+
+
 def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KVCache:
     """Return the prompts' cache as read by `samples` sequences each, with `slots` of their own (P·G rows)."""
     rows = prompts.positions_BS.shape[0] * samples

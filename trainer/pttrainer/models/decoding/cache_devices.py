@@ -25,8 +25,7 @@ from pttrainer.runtime.distributed import sharding
 
 def keep_rows(config: ModelConfig, x_BX: Array, tokens: int) -> Array:
     """Place what all layers read: the rows of layers with rows of their own would draw those of others after them."""
-    rows, heads = len(x_BX), (group.config.cached[0] for group in config.groups)
-    has_rows = any(CacheDevices(n, rows, tokens).has_rows for n in heads if n)
+    has_rows = tokens < FEW_TOKENS and kv.spreads_rows_of_some(config, len(x_BX))
     return sharding.constrain_rows(x_BX) if has_rows else x_BX
 
 

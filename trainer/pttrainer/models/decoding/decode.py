@@ -78,12 +78,12 @@ def decode(
     any_layers = {group.name: layers_of[group.numbers[0]] for group in config.groups}
     decoder = modules.merged(model, without_layers(params) | any_layers)
     opened: kv.KVCache | PagedCache
+    positions_BT = keep_rows(config, positions_BT, tokens_BT.shape[1])
     if isinstance(cache, PagedCache):
         assert of_images is None, "prompts are computed in a dense cache"
         opened, attends = _over_pages(config, positions_BT, cache)
     else:
         how = _Slots(use_kernels, "spread_batch" if is_gathered else "batch")
-        positions_BT = keep_rows(config, positions_BT, positions_BT.shape[1])
         opened, attends = _over_slots(config, positions_BT, cache, of_images, how)
     # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
     kinds = list(layer_kinds.views(config))
@@ -93,8 +93,7 @@ def decode(
     rotations = dict(zip(kinds, computed, strict=True))
     x_BTD = embedding.embed(model, decoder, tokens_BT)
     x_BTD = sharding.constrain(x_BTD, ("spread_batch", None, None)) if is_gathered else x_BTD
-    if not isinstance(cache, PagedCache):
-        x_BTD = keep_rows(config, x_BTD, x_BTD.shape[1])
+    x_BTD = keep_rows(config, x_BTD, tokens_BT.shape[1])
     embedded = None if of_images is None else images.inserted(model, decoder, x_BTD, of_images)
     x_BTD = x_BTD if embedded is None else embedded.x_BTD
     own_BTLP = embedding.for_layers(model, decoder, images.text_tokens(config, tokens_BT, of_images), x_BTD)

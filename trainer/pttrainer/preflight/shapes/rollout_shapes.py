@@ -170,7 +170,8 @@ def cache_bytes(of: JobShapes, rows: int, slots: int, *, filled: bool = False) -
 
     Rows and key heads are split if all parts are equal (`cache_layout`). filled: padded like in pages.
     """
-    here, tensor = rows // of.row_shards if rows % of.row_shards == 0 else rows, of.axis("tensor")
+    tensor = of.axis("tensor")
+    here = rows // of.row_shards if rows % of.row_shards == 0 else rows
     spread = rows % (of.row_shards * tensor) == 0
     of_slots = slots * buckets.token_bytes(of.structure, filled=filled, tensor=tensor, spread=spread)
     return here * (of_slots + buckets.state_bytes(of.structure))

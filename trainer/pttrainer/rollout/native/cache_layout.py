@@ -54,8 +54,7 @@ def _copied(model: Model, prompts: KVCache, samples: int) -> tuple[KVCache, int]
     """
     rows, parts = prompts.positions_BS.shape[0] * samples, sharding.parts("spread_batch")
     readers = math.gcd(samples, rows // parts)
-    heads = (group.config.cached[0] for group in model.config.groups)
-    if readers == samples or not any(n and kv.spreads_rows(n, rows) for n in heads):
+    if readers == samples or not kv.spreads_rows_of_some(model.config, rows):
         return prompts, samples
     return kv.select_rows(prompts, jnp.arange(rows // readers) * readers // samples), readers
 

@@ -15,7 +15,7 @@ from ptapi.accelerators.mesh import MESH_AXES as MESH_AXES
 from ptapi.accelerators.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.tpu_tiles import LANES, SUBLANES
+from pttrainer.runtime.tpu_tiles import LANES, fills_rows
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
@@ -148,15 +148,14 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
     if {"expert_embed", "mlp"} <= set(axes):
         experts, model = axes.index("expert"), axes.index("expert_embed")
         whole = (*mesh_axes("expert"), *mesh_axes("expert_embed"))
-        parts = pieces(sizes, split[model])
-        is_filled = shape[model] // parts % SUBLANES == 0 and parts == pieces(sizes, mesh_axes("expert_embed"))
+        is_filled = fills_rows(shape[model], pieces(sizes, mesh_axes("expert_embed")))
         if not is_filled and shape[experts] % pieces(sizes, whole) == 0:
             split[experts], split[model] = whole, ()
     elif set(axes[-2:]) == {"embed", "mlp"}:
         outer, inner = axes.index("embed"), axes.index("mlp")
         moved = fitting(sizes, "embed", shape[inner])
         parts = pieces(sizes, moved)
-        if shape[inner] // parts % SUBLANES == 0 and parts >= pieces(sizes, split[outer]):
+        if fills_rows(shape[inner], parts) and parts >= pieces(sizes, split[outer]):
             split[outer], split[inner] = (), moved
     return split
 

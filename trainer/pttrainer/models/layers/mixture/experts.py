@@ -23,7 +23,7 @@ from pttrainer.models.lora.adapters import Adapters
 from pttrainer.models.shapes import parameters
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.logical_axes import Axes
-from pttrainer.runtime.tpu_tiles import SUBLANES
+from pttrainer.runtime.tpu_tiles import fills_rows
 
 PLAIN = ("gate", "up", "down")
 BIASES = tuple(f"{name}_bias" for name in PLAIN)
@@ -115,25 +115,25 @@ class ExpertMLP(nnx.Module):
         routing = Routing(expert_BTk, None if counts_BT is None else use_of(logits_BTE, choice, counts_BT))
         matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
-            owns_whole = "tensor" in sharding.weight_split(*self._down(D))[0]
-            over = ("expert", "tensor") if owns_whole else ("expert",)
-            gathered = self._gathered(D)
+            of_experts = sharding.weight_split(*self._down(D))[0]
+            over = ("expert", "tensor") if "tensor" in of_experts else ("expert",)
+            gathered = self._gathered(D, holds_whole=not set(GATHERED_OVER).isdisjoint(of_experts))
             return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices, gathered, over=over), routing
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         return self._mixture(*inputs, matrices).reshape(B, T, D), routing
 
-    def _gathered(self, D: int) -> dict[str, int]:
+    def _gathered(self, D: int, *, holds_whole: bool) -> dict[str, int]:
         """Return the axis along which each matrix is split that `over_mesh` is to gather.
 
-        Whole experts, and parts of the model's axis that fill rows of tiles.
+        Whole experts, if devices hold such, and parts of the model's axis that fill rows of tiles.
         """
         parts = sharding.parts("expert_embed")
         if not self.is_split_as_trained or parts == 1:
             return {}
-        if set(sharding.weight_split(*self._down(D))[0]) & set(GATHERED_OVER):
+        if holds_whole:
             return dict.fromkeys(PLAIN, 0)
-        return {} if D % (SUBLANES * parts) else {"gate": 1, "up": 1, "down": 2}
+        return {"gate": 1, "up": 1, "down": 2} if fills_rows(D, parts) else {}
 
     def _shared(self, x_BTD: Array) -> Array:
         """Return the result of the expert that all tokens use."""
