@@ -86,6 +86,14 @@ def test_key_heads_that_tensor_does_not_divide(family: str, shape: tuple[int, ..
     np.testing.assert_allclose(spread.logps_NT, alone.logps_NT, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["olmo-3", "gemma-2"], ids=["a head of its own", "a tied and capped one"])
+def test_a_vocabulary_that_tensor_does_not_divide(family: str) -> None:
+    model = Model(dataclasses.replace(from_hf(CASES[family]), vocab_size=263))
+    alone, spread = (two_samples(model, shape, PROMPTS, None) for shape in ((1,), (1, 2, 4)))
+    assert [spread.tokens(row) for row in range(8)] == [alone.tokens(row) for row in range(8)]
+    np.testing.assert_allclose(spread.logps_NT, alone.logps_NT, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("family", "layer"),
     [("deepseek-v3-dense", "2,1,24,88"), ("gemma-4", "2,1,16,88")],

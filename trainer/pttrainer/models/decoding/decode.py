@@ -91,7 +91,7 @@ def decode(
     sections = images.sections(config, of_images)
     computed = jax.lax.optimization_barrier([layer_kinds.rotation(kind, turning, sections) for kind in kinds])
     rotations = dict(zip(kinds, computed, strict=True))
-    x_BTD = embedding.embed(model, decoder, tokens_BT)
+    x_BTD = embedding.embed(model, decoder, tokens_BT, in_sampler=True)
     x_BTD = sharding.constrain(x_BTD, ("spread_batch", None, None)) if is_gathered else x_BTD
     x_BTD = keep_rows(config, x_BTD, tokens_BT.shape[1])
     embedded = None if of_images is None else images.inserted(model, decoder, x_BTD, of_images)

@@ -15,6 +15,9 @@ from pttrainer.models.lora import adapters as lora
 from pttrainer.models.shapes.structure import ModelStructure, Params
 from pttrainer.runtime.distributed import explicit_collectives, sharding
 
+Place = Callable[[Array, tuple[str | None, ...]], Array]
+"""Pins a table's layout."""
+
 
 def embed(
     model: ModelStructure,
@@ -23,12 +26,15 @@ def embed(
     noisy: Callable[[Array], Array] | None = None,
     *,
     is_explicit: bool = False,
+    in_sampler: bool = False,
 ) -> Array:
     """Return the stream [B, T, D] before the layers. noisy: changes embeddings in training.
 
-    is_explicit: the look-up's collectives are written out (`explicit_collectives`).
+    is_explicit: the look-up's collectives are written out (`explicit_collectives`). in_sampler: a vocabulary that the
+    devices of `tensor` do not divide is looked up on each of them, which holds it whole.
     """
-    x_BTD = _looked_up(decoder.embedding[...], tokens_BT, model.compute_dtype, is_explicit=is_explicit)
+    place = sharding.constrain_fitting if in_sampler else sharding.constrain
+    x_BTD = _looked_up(decoder.embedding[...], tokens_BT, model.compute_dtype, place, is_explicit=is_explicit)
     if decoder.embedding_lora is not None:
         x_BTD = x_BTD + _low_rank(decoder.embedding_lora, tokens_BT, model.compute_dtype)
     if noisy is not None:
@@ -52,15 +58,15 @@ def for_layers(
     if of is None:
         return None
     drop = None if dropped is None else dropped(jnp.int32(model.config.layers))
-    own_BTX = _looked_up(of.table[...], tokens_BT, model.compute_dtype, is_explicit=is_explicit)
+    own_BTX = _looked_up(of.table[...], tokens_BT, model.compute_dtype, sharding.constrain, is_explicit=is_explicit)
     return sharding.constrain(of(own_BTX, x_BTD, drop), ("batch", "sequence", None, None))
 
 
-def _looked_up(table_VD: Array, tokens_BT: Array, dtype: str, *, is_explicit: bool) -> Array:
+def _looked_up(table_VD: Array, tokens_BT: Array, dtype: str, place: Place, *, is_explicit: bool) -> Array:
     if is_explicit:
         return explicit_collectives.look_up(table_VD, tokens_BT, dtype)
     # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
-    return sharding.constrain(table_VD.astype(dtype), ("vocab", None))[tokens_BT]
+    return place(table_VD.astype(dtype), ("vocab", None))[tokens_BT]
 
 
 def _low_rank(adapter: LowRank, tokens_BT: Array, dtype: str) -> Array:

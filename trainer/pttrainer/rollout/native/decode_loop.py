@@ -212,8 +212,13 @@ class Decoding:
 
 
 def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
-    """Return [B, V] float32."""
-    return model.capped(decode_backend.logits(weights, model.head(weights), hidden_BD))
+    """Return [B, V] float32. Behind a vocabulary that `tensor` does not divide are as many of -inf as make it equal."""
+    head_VD = model.head(weights)
+    filled_VD = sharding.in_equal_parts(head_VD, "vocab")
+    logits_BV = model.capped(decode_backend.logits(weights, filled_VD, hidden_BD))
+    if len(filled_VD) == len(head_VD):
+        return logits_BV
+    return jnp.where(jnp.arange(len(filled_VD)) < len(head_VD), logits_BV, -jnp.inf)
 
 
 def jitted(decoding: Decoding, device_kind: str) -> dict[str, Any]:

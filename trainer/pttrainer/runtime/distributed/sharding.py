@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -118,6 +119,18 @@ def constrain_fitting(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         None if axis is None or size % parts(axis) else axis for axis, size in zip(axes, x.shape, strict=True)
     )
     return constrain(x, tuple(fitting_axes))
+
+
+def in_equal_parts(x_VX: jax.Array, logical: str) -> jax.Array:
+    """Return a weight whose rows are split over a logical axis, filled up with zeros if the mesh does not divide them.
+
+    Each device then copies its part, whole tiles, of the weight that all hold.
+    """
+    count = parts(logical)
+    if len(x_VX) % count == 0:
+        return x_VX
+    filled = tpu_tiles.filled_up(len(x_VX), count * tpu_tiles.LANES)
+    return constrain(jnp.pad(x_VX, ((0, filled - len(x_VX)), (0, 0))), (logical, None))
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:
