@@ -78,6 +78,8 @@ def test_on_tpus_the_inner_axis_of_an_mlp_is_split_where_its_parts_fill_rows_of_
         ("tpu", (2, 64, 1, 1, 4), ("expert", "expert_embed", "mlp"), (256, 7160, 2048), (1, 7160, 2048)),
         ("tpu", (1, 128, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2880, 2880), (1, 2880, 2880)),
         ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (32, 2880, 2880), (32, 45, 2880)),
+        ("tpu", (1, 8, 1, 1, 1), ("layer", "expert", "expert_embed", "mlp"), (2, 128, 2880, 2880), (2, 16, 2880, 2880)),
+        ("tpu", (1, 8, 1, 1, 1), ("layer", "expert", "mlp", "expert_embed"), (2, 120, 2880, 2880), (2, 120, 2880, 360)),
         ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2048, 768), (128, 32, 768)),
         ("tpu", (1, 256, 2, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (256, 28, 1024)),
         ("tpu", (1, 32, 1, 8, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (1, 7168, 2048)),
@@ -99,6 +101,8 @@ def test_on_tpus_experts_are_split_into_whole_ones_where_parts_of_their_matrices
         ((1, 2, 4, 1, 1), (128, 2048, 768), (128, 2048, 192)),
         ((1, 1, 16, 1, 1), (8, 4096, 1024), (8, 4096, 64)),  # fewer experts than devices
         ((1, 1, 4, 1, 2), (8, 4096, 1024), (4, 4096, 256)),
+        ((1, 1, 8, 1, 1), (128, 2880, 2880), (16, 2880, 2880)),  # 128 fill the lanes that 360 and 2,880 do not
+        ((1, 1, 4, 1, 1), (32, 2880, 2880), (32, 2880, 720)),
     ],
 )
 def test_a_samplers_experts_are_whole_where_parts_would_fill_no_lanes(
@@ -108,7 +112,7 @@ def test_a_samplers_experts_are_whole_where_parts_would_fill_no_lanes(
     assert part_of(matrix, "tpu", shape, inner) == part
     E, D, F = matrix
     assert part_of((E, F, D), "cpu", shape, decoding_axes(("expert", "mlp", "expert_embed"))) == (part[0], part[2], D)
-    assert part_of((E, F), "tpu", shape, decoding_axes(("expert", "mlp"))) == (part[0], part[2])
+    assert part_of((E, F), "tpu", shape, decoding_axes(("expert", "mlp"))) == (E // shape[-1], F)
     quantised = decoding_axes(("expert", "expert_embed", "mlp"), is_quantised=True)
     assert part_of(matrix, "tpu", shape, quantised) == (E // shape[-1], D, F // shape[2])
 

@@ -310,8 +310,11 @@ def decoding_axes(axes: Axes, *, is_quantised: bool = False) -> Axes:
     """Return the axes of a weight that a sampler splits.
 
     It is replicated over `fsdp`, or every token would gather it again. Quantised experts are split as others are,
-    along the inner axis: their parts are of several shapes.
+    along the inner axis: their parts are of several shapes. Experts' biases, which are small, are whole on each device.
     """
-    expert = "sampled_expert" if "mlp" in axes and not is_quantised else "expert"
-    names = {"embed": None, "expert_embed": None, "expert": expert}
+    names: dict[str, str | None] = {"embed": None, "expert_embed": None}
+    if {"mlp", "expert_embed"} <= set(axes):
+        names |= {} if is_quantised else {"expert": "sampled_expert"}
+    elif "expert" in axes:
+        names |= {"mlp": None}
     return tuple(None if axis is None else names.get(axis, axis) for axis in axes)

@@ -15,7 +15,7 @@ from ptapi.accelerators.mesh import MESH_AXES as MESH_AXES
 from ptapi.accelerators.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.tpu_tiles import LANES, fills_rows
+from pttrainer.runtime.tpu_tiles import LANES, fills_rows, lies_across
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
@@ -137,8 +137,8 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
     On TPUs the matrices of an MLP are split along their inner axis in place of the model's, if its parts fill rows of
     tiles: 14 of Gemma 2 9B's 3,584 columns on 256 chips do not, 56 of 14,336 do. Whole rows are then what is gathered.
     Experts are split into whole ones, if parts of their matrices would fill no rows of tiles (28 of DeepSeek V3's 7,168
-    on 256 chips) or be fewer, and if each device gets as many. Only where nothing else splits a layer: elsewhere the
-    compiler gathers, by its own choice.
+    on 256 chips), be fewer or be stored as nothing reads them (`lies_across`), and if each device gets as many. Only
+    where nothing else splits a layer: elsewhere the compiler gathers, by its own choice.
     """
     split = [fitting(sizes, name, size) for name, size in zip(axes, shape, strict=True)]
     if "sampled_expert" in axes:
@@ -149,7 +149,8 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
         experts, model = axes.index("expert"), axes.index("expert_embed")
         whole = (*mesh_axes("expert"), *mesh_axes("expert_embed"))
         is_filled = fills_rows(shape[model], pieces(sizes, mesh_axes("expert_embed")))
-        if not is_filled and shape[experts] % pieces(sizes, whole) == 0:
+        is_read = is_filled and not _lies_across(sizes, shape, split)
+        if not is_read and shape[experts] % pieces(sizes, whole) == 0:
             split[experts], split[model] = whole, ()
     elif set(axes[-2:]) == {"embed", "mlp"}:
         outer, inner = axes.index("embed"), axes.index("mlp")
@@ -164,15 +165,20 @@ def _sampled_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...],
     """Return the mesh axes that split each axis of a sampler's experts, whose weights nothing gathers.
 
     Devices of `tensor` hold whole experts, if parts of their inner axis would fill no lanes (64 of DeepSeek V3's 2,048
-    on 32 devices) and each device gets as many; or those parts.
+    on 32 devices) or be stored as no product reads them (`lies_across`), and each device gets as many; or those parts.
     """
     experts, inner = axes.index("sampled_expert"), axes.index("mlp")
+    in_parts = list(split)
+    in_parts[experts] = fitting(sizes, "expert", shape[experts])
     is_thin = shape[inner] < LANES * sizes["tensor"]
-    if is_thin and "tensor" in split[experts]:
-        split[inner] = ()
-    else:
-        split[experts] = fitting(sizes, "expert", shape[experts])
+    if "tensor" not in split[experts] or not (is_thin or _lies_across(sizes, shape, in_parts)):
+        return in_parts
+    split[inner] = ()
     return split
+
+
+def _lies_across(sizes: Mapping[str, int], shape: tuple[int, ...], split: Split) -> bool:
+    return lies_across(tuple(size // pieces(sizes, axes) for size, axes in zip(shape, split, strict=True)))
 
 
 def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[str, ...]:
