@@ -60,9 +60,14 @@ def test_the_train_step_compiles_with_the_fused_kernel(name: str, topology: str)
     assert KERNEL in compiled(Model(CONFIGS[name], "bfloat16", remat="full"), topology)
 
 
-def test_so_do_adapters_on_a_frozen_model() -> None:
-    adapters = Adapters(8, 16.0, matrices(LLAMA, "all-linear"), False)
-    assert KERNEL in compiled(Model(LLAMA, "bfloat16", remat="full", adapters=adapters), "v5e:2x2")
+@pytest.mark.parametrize(
+    ("config", "topology"),
+    [(LLAMA, "v5e:2x2"), (replace(LLAMA, kv_heads=4, head_dim=128), "v5p:2x2x1")],
+    ids=["half a key head for each device", "one"],
+)
+def test_so_do_adapters_on_a_frozen_model(config: ModelConfig, topology: str) -> None:
+    adapters = Adapters(8, 16.0, matrices(config, "all-linear"), False)
+    assert KERNEL in compiled(Model(config, "bfloat16", remat="full", adapters=adapters), topology)
 
 
 def test_so_does_a_mesh_that_splits_heads() -> None:

@@ -1,6 +1,7 @@
 """Collectives that are written out give the products and look-ups of one device, and their gradients."""
 
 import dataclasses
+import re
 from functools import partial
 from typing import Any
 
@@ -100,6 +101,29 @@ def test_so_are_those_of_a_matrix_that_is_cut_into_heads(axes: tuple[str | None,
         of_x, of_w = jax.jit(jax.grad(pulled, (0, 1)))(rows, W)
     np.testing.assert_allclose(of_x.reshape(16, 64), PULL @ W.T, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(of_w, X.T @ PULL, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [None, 8], ids=["plain", "four heads"])
+def test_so_are_those_of_an_adapter_which_is_sent_without_the_lanes_that_its_rank_does_not_fill(
+    heads: int | None,
+) -> None:
+    rank, rows = 4, X.reshape(8, 2, 64)
+    a, b = W[:, :rank], WIDE[:rank, :32]
+
+    def pulled(x_BTX: Array, a: Array, b: Array) -> Array:
+        low_BTR = explicit.product(x_BTX, a, ("embed", None), rank=1)
+        return jnp.sum(explicit.product(low_BTR, b, (None, "low_rank"), (None, heads), rank=0) * PULL.reshape(8, 2, 32))
+
+    with jax.set_mesh(mesh({"fsdp": 4})):
+        gradients = jax.jit(jax.grad(pulled, (0, 1, 2)))
+        of_x, of_a, of_b = gradients(rows, a, b)
+        text = gradients.lower(rows, a, b).as_text()
+    np.testing.assert_allclose(of_x.reshape(16, 64), PULL @ b.T @ a.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_a, X.T @ PULL @ b.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_b, (X @ a).T @ PULL, rtol=1e-5, atol=1e-5)
+    sent = re.findall(r"(?:all_gather|reduce_scatter).*?-> tensor<([\dx]+)xf32>", text, re.DOTALL)
+    assert sent
+    assert not any("128" in size.split("x") for size in sent)
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,14 @@ def are_used(rows: int, tokens: int) -> bool:
 class SplitMatrix:
     """A matrix [X, Y] of a layer that is gathered for each product; reads like a Param in a module.
 
-    axes: the logical names of X and Y. heads: the size of a head for each of them that is heads. rows: the logical name
-    of the rows that it multiplies.
+    axes: the logical names of X and Y. heads: the size of a head for each of them that is heads. rank: which of them is
+    an adapter's rank. rows: the logical name of the rows that it multiplies.
     """
 
     w_XY: Array
     axes: Axes
     heads: Heads = (None, None)
+    rank: int | None = None
     rows: str = "batch"
 
     ndim = 2
@@ -77,7 +78,7 @@ class SplitMatrix:
         return replace(self, w_XY=self.w_XY.astype(dtype))
 
     def __rmatmul__(self, x_BTX: Array) -> Array:
-        return product(x_BTX, self.w_XY, self.axes, self.heads, self.rows)
+        return product(x_BTX, self.w_XY, self.axes, self.heads, self.rows, rank=self.rank)
 
 
 class Stored(NamedTuple):
@@ -99,24 +100,29 @@ def put_into(part: nnx.Module, names: Iterable[str], head_dim: int | None = None
         x, y = (head_dim if axis in HEADS else None for axis in matrix.get_metadata()["axes"][-2:])
         setattr(part, name, _of(matrix, (x, y), stored))
         if adapter is not None:
-            adapter.a = _of(adapter.a, (x, None), stored, (0, 1))
-            adapter.b = _of(adapter.b, (None, y), stored, (1, 0))
+            adapter.a = _of(adapter.a, (x, None), stored, rank=1)
+            adapter.b = _of(adapter.b, (None, y), stored, rank=0)
 
 
-def _of(matrix: nnx.Param[Array], heads: Heads, stored: Stored, filled: tuple[int, int] = (0, 0)) -> SplitMatrix:
-    """Return a matrix; filled: 1 for an axis that is an adapter's rank, which gets zeros up to a TPU's lanes.
-
-    They take what they would take without: the lanes of a tile. With fewer columns the compiler turns the tiles of the
-    whole stream instead, and every product of the layer reads them in the worse order.
-    """
-    w_XY = matrix[...]
-    missing = [(0, is_rank * (-size % LANES)) for is_rank, size in zip(filled, w_XY.shape, strict=True)]
-    axes = stored.axes(matrix.get_metadata()["axes"][-2:])
-    return SplitMatrix(jnp.pad(w_XY, missing), axes, heads, stored.rows)
+def _of(matrix: nnx.Param[Array], heads: Heads, stored: Stored, rank: int | None = None) -> SplitMatrix:
+    return SplitMatrix(matrix[...], stored.axes(matrix.get_metadata()["axes"][-2:]), heads, rank, stored.rows)
 
 
-def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), rows: str = "batch") -> Array:
+def product(
+    x_BTX: Array,
+    w_XY: Array,
+    axes: Axes,
+    heads: Heads = (None, None),
+    rows: str = "batch",
+    *,
+    rank: int | None = None,
+) -> Array:
     """Return rows times a matrix, which is gathered; its gradient is summed where it stays.
+
+    What is gathered of an adapter gets zeros along its rank, up to a TPU's lanes, which it takes anyway: with fewer
+    columns the compiler turns the tiles of the whole stream, and every product of the layer reads them in the worse
+    order. Zeros that are there before would be sent, and libtpu 0.0.42 fails on their gradient: it makes one slice of
+    the one that leaves them out and the one behind a sum.
 
     Rows, tokens and heads are axes of their own in the product: cut behind it, queries, keys and values would be copied
     into another order of tiles in each pass. Rows with at least as many tokens as the model is wide have their tokens
@@ -131,7 +137,12 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
     # An adapter may be split finer than into heads.
     whole_heads = all(one[0] % _parts(names) == 0 for one, names in zip((inputs, outputs), split, strict=True))
     stored = (*inputs, *outputs) if whole_heads else w_XY.shape
-    places = [(names, at) for names, at in zip(split, (0, len(inputs) if whole_heads else 1), strict=True) if names]
+    starts = (0, len(inputs) if whole_heads else 1)
+    places = [(names, at) for names, at in zip(split, starts, strict=True) if names]
+    missing, multiplied = [(0, 0)] * len(stored), [inputs, outputs]
+    if rank is not None:
+        width = tpu_tiles.filled_up(w_XY.shape[rank])
+        missing[starts[rank]], multiplied[rank] = (0, width - w_XY.shape[rank]), (width,)
 
     is_of_mlp, tokens = set(axes) == {"embed", "mlp"}, x_BTX.shape[-2] // sharding.parts("sequence")
     has_lanes_of_tokens = is_of_mlp and tokens >= w_XY.shape[axes.index("embed")]
@@ -143,13 +154,15 @@ def product(x_BTX: Array, w_XY: Array, axes: Axes, heads: Heads = (None, None), 
             w = _gathered(w, names, axis)
         if has_lanes_of_tokens:
             w = _with_lanes(w, axes)
-        return jnp.tensordot(x, w.reshape(*inputs, *outputs), axes=len(inputs))
+        if rank is not None:
+            w = jnp.pad(w, missing)
+        return jnp.tensordot(x, w.reshape(*multiplied[0], *multiplied[1]), axes=len(inputs))
 
-    x, w = x_BTX.reshape(*x_BTX.shape[:-1], *inputs), w_XY.reshape(stored)
+    x, w = x_BTX.reshape(*x_BTX.shape[:-1], *multiplied[0]), w_XY.reshape(stored)
     spec = PartitionSpec(*(next((names for names, at in places if at == axis), None) for axis in range(w.ndim)))
     of_rows = sharding.spec_of((rows, "sequence")) if x_BTX.ndim > 2 else sharding.spec_of((rows,))
-    multiplied: Array = jax.shard_map(local, in_specs=(of_rows, spec), out_specs=of_rows)(x, w)
-    return multiplied.reshape(*x_BTX.shape[:-1], -1)
+    out: Array = jax.shard_map(local, in_specs=(of_rows, spec), out_specs=of_rows)(x, w)
+    return out.reshape(*x_BTX.shape[:-1], -1)
 
 
 def _gathered(part: Array, names: tuple[str, ...], axis: int) -> Array:
