@@ -15,7 +15,7 @@ from ptapi.accelerators.mesh import MESH_AXES as MESH_AXES
 from ptapi.accelerators.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
-from pttrainer.runtime.tpu_tiles import LANES, fills_rows, lies_across
+from pttrainer.runtime.tpu_tiles import LANES, fills_rows, is_turned_in_tiles, lies_across
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
@@ -149,7 +149,10 @@ def weight_split(sizes: Mapping[str, int], axes: Axes, shape: tuple[int, ...], p
         experts, model = axes.index("expert"), axes.index("expert_embed")
         whole = (*mesh_axes("expert"), *mesh_axes("expert_embed"))
         is_filled = fills_rows(shape[model], pieces(sizes, mesh_axes("expert_embed")))
-        is_read = is_filled and not _lies_across(sizes, shape, split)
+        # Whole experts of 2,816 x 704 are kept turned, and copied for adapters, all layers' at once.
+        X, Y = shape[-2:]
+        are_turned = is_turned_in_tiles((X, Y)) or is_turned_in_tiles((Y, X))
+        is_read = is_filled and (are_turned or not _lies_across(sizes, shape, split))
         if not is_read and shape[experts] % pieces(sizes, whole) == 0:
             split[experts], split[model] = whole, ()
     elif set(axes[-2:]) == {"embed", "mlp"}:
