@@ -91,7 +91,7 @@ GROUPS = (
     ),
     Group(
         Change.MEANING,
-        "how and which weights are updated; `precision.compute: auto` counts as its value on the chips",
+        "how and which weights are updated; `auto` in `precision` counts as its value on the chips",
         "training.batchSize training.sequenceLength training.seed training.freeze training.vision training.ema "
         "training.neftuneAlpha training.optimizer training.schedule training.lora training.quantization "
         "training.precision",
@@ -284,9 +284,8 @@ def _comparable(job: PostTrainJob) -> dict[str, Any]:
     spec: dict[str, Any] = manifest(job)["spec"]
     spec["rollout"]["engine"] = job.spec.rollout.sampling_engine
     spec["rollout"].get("separate", {}).pop("engine", None)
-    precision = spec["training"]["precision"]
-    if precision["compute"] == "auto":
-        precision["compute"] = "float32" if job.spec.accelerator.type.startswith("cpu-") else "bfloat16"
+    formats = job.spec.training.formats(on_cpu=job.spec.accelerator.type.startswith("cpu-"))
+    spec["training"]["precision"] = {"params": formats.params, "compute": formats.compute}
     return spec
 
 

@@ -1,6 +1,6 @@
 """How the weights are updated."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -76,8 +76,9 @@ class Quantization(SpecModel):
 class Precision(SpecModel):
     """Number formats."""
 
-    params: Literal["float32", "bfloat16"] = "float32"
-    """Master weights and optimizer state; small learning rates vanish in bfloat16."""
+    params: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Master weights and optimizer state; small learning rates vanish in bfloat16. `auto`: float32; with `lora`, whose
+    adapters are float32 in any case, frozen weights are kept in the format of `compute`, in which they are read."""
     compute: Literal["bfloat16", "float32", "auto"] = "auto"
     """Activations and matrix products. `auto`: bfloat16 on TPU and GPU, float32 on CPU."""
 
@@ -127,6 +128,14 @@ class CircuitBreaker(SpecModel):
     samples: Annotated[int, Field(ge=1, le=10_000_000)] = 1024
     """How many of the last samples are looked at; with fewer the run goes on. A few steps' worth: one that waits for a
     server's restart is no reason to end."""
+
+
+class Formats(NamedTuple):
+    """Number formats without `auto`: of the weights in memory, of an export's, and of products."""
+
+    params: str
+    exported: str
+    compute: str
 
 
 class Training(SpecModel):
@@ -196,3 +205,12 @@ class Training(SpecModel):
     """Layout over devices."""
     profile: Profile | None = None
     """Trace some steps into `tensorboard/plugins/profile/` of the run directory. Unset: none."""
+
+    def formats(self, *, on_cpu: bool) -> Formats:
+        """Return the number formats that `auto` stands for."""
+        params, compute = self.precision.params, self.precision.compute
+        if compute == "auto":
+            compute = "float32" if on_cpu else "bfloat16"
+        if params != "auto":
+            return Formats(params, params, compute)
+        return Formats("float32" if self.lora is None else compute, "float32", compute)

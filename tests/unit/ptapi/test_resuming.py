@@ -87,6 +87,18 @@ def test_auto_counts_as_the_number_format_that_it_comes_to() -> None:
     ]
 
 
+def test_so_does_that_of_weights() -> None:
+    def on_tpus(params: str, lora: dict[str, int] | None) -> PostTrainJob:
+        training = {"steps": 12, "precision": {"params": params}, "lora": lora}
+        return job(accelerator={"type": "v6e-1"}, training=training)
+
+    assert differences(on_tpus("auto", None), on_tpus("float32", None)) == []
+    assert differences(on_tpus("auto", {"rank": 4}), on_tpus("bfloat16", {"rank": 4})) == []
+    assert differences(on_tpus("float32", {"rank": 4}), on_tpus("auto", {"rank": 4})) == [
+        ("spec.training.precision.params: was float32, is bfloat16", "MEANING")
+    ]
+
+
 def test_a_spec_of_another_version_is_read_and_what_is_no_field_any_more_is_a_difference() -> None:
     text = dump_job(job())
     older = text.replace("      packing: true\n", "").replace("steps: 12", "steps: 12\n    schedulr: fast")

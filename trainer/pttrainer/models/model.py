@@ -94,15 +94,17 @@ class Model(ModelStructure):
         return trained if frozen is None else lora.join(frozen, trained)
 
     def merged(self, params: Params) -> Params:
-        """Return weights for `without_adapters.unquantised` that compute the same.
+        """Return weights for `without_adapters.unquantised` that compute the same, in `exported_dtype`.
 
         Quantised matrices become a `quantize.Stack`: all of one at once may exceed the devices' memory.
         """
         if self.adapters is None:
             return params
         if self.quantization is None:
-            return init_and_merge.merged(params, self.adapters.scale)
-        whole = self.without_adapters.unquantised.abstract()
+            return init_and_merge.merged(params, self.adapters.scale, self.exported_dtype)
+        whole = replace(
+            self.without_adapters.unquantised, param_dtype=self.exported_dtype or self.param_dtype
+        ).abstract()
         return init_and_merge.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
 
     def forward(

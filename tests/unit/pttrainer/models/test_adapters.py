@@ -119,6 +119,37 @@ def test_unmerged_logits_are_those_of_the_merged_weights(is_rank_stabilised: boo
     np.testing.assert_allclose(unmerged, logits(PLAIN, model.merged(grown())), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("platform", "params", "frozen", "exported"),
+    [("tpu", "auto", "bfloat16", "float32"), ("cpu", "auto", "float32", "float32"),
+     ("tpu", "float32", "float32", "float32"), ("tpu", "bfloat16", "bfloat16", "bfloat16")],
+)  # fmt: skip
+def test_frozen_weights_are_kept_as_they_are_read_and_what_is_merged_into_them_is_not_rounded(
+    platform: str, params: str, frozen: str, exported: str
+) -> None:
+    training = Training.model_validate({"lora": {"rank": 4, "alpha": 8.0}, "precision": {"params": params}})
+    model = Model.from_structure(structure_of(PLAIN.config, training, platform))
+    kept = (
+        {str(one.dtype) for one in model.frozen_weights.values()},
+        {one.dtype for one in model.trained_weights.values()},
+    )
+    assert kept == ({frozen}, {"float32"})
+    released = jax.tree.map(lambda x: x.astype("bfloat16"), MODEL.frozen(grown()))
+    whole = model.join_params(jax.tree.map(lambda x: x.astype(frozen), released), MODEL.trained(grown()))
+    read = model.join_params(jax.tree.map(lambda x: x.astype("float32"), released), MODEL.trained(grown()))
+    wanted = MODEL.merged(read)
+    assert logits(model, whole).tolist() == logits(model, read).tolist()
+    jax.tree.map(
+        lambda one, of: np.testing.assert_array_equal(one, np.asarray(of).astype(exported)), model.merged(whole), wanted
+    )
+    assert {str(one.dtype) for one in jax.tree.leaves(model.merged(whole))} == {exported}
+
+
+def test_full_training_keeps_float32_masters() -> None:
+    model = structure_of(PLAIN.config, Training(), "tpu")
+    assert {one.dtype for one in model.weights.values()} == {"float32"}
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_adapters_on_embedding_and_head_are_low_rank_updates_of_the_tables(is_tied: bool) -> None:
     plain = dataclasses.replace(PLAIN, config=dataclasses.replace(PLAIN.config, tied_head=is_tied))

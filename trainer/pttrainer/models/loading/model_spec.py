@@ -34,10 +34,11 @@ CRITIC_URI = "spec.algorithm.ppo.critic.uri"
 def structure_of(config: ModelConfig, training: Training, platform: str) -> ModelStructure:
     """Return the model's structure as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
     quantization = None if training.quantization is None else training.quantization.weights
-    dtype, remat = _compute_dtype(training, platform), _remat(training, platform)
+    formats, remat = training.formats(on_cpu=platform == "cpu"), _remat(training, platform)
     adapters, length = _adapters(training, config), training.sequence_length
     config = config.at_length(length)
-    return ModelStructure(config, dtype, training.precision.params, remat, adapters, quantization, length)
+    structure = ModelStructure(config, formats.compute, formats.params, remat, adapters, quantization, length)
+    return replace(structure, exported_dtype=formats.exported)
 
 
 def auxiliary_structure(config: ModelConfig, form: ModelStructure) -> ModelStructure:
@@ -192,12 +193,6 @@ def _parsed(raw: Raw, display_name: str, *, images: bool) -> ModelConfig:
         return from_hf(raw, images=images)
     except ConfigError as error:
         raise ConfigError(f"{display_name}: {error}") from error
-
-
-def _compute_dtype(training: Training, platform: str) -> str:
-    if training.precision.compute != "auto":
-        return training.precision.compute
-    return "float32" if platform == "cpu" else "bfloat16"
 
 
 def _adapters(training: Training, config: ModelConfig) -> Adapters | None:

@@ -36,14 +36,19 @@ def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict
     return adapters
 
 
-def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Return weights that compute the same without adapters: W + scale · A·B, in float32, stored like W."""
+def merged(tree: dict[str, Any], scale: float, dtype: str | None = None) -> dict[str, Any]:
+    """Return weights that compute the same without adapters: W + scale · A·B, in float32.
+
+    dtype: the number format of the result, also of what has no adapter; None for that of W.
+    """
     out = {}
     for key, value in without_adapters(tree).items():
         if f"{key}{SUFFIX}" in tree:
-            out[key] = _merged(value, tree[f"{key}{SUFFIX}"], scale)
+            out[key] = _merged(value, tree[f"{key}{SUFFIX}"], scale, dtype)
+        elif isinstance(value, dict):
+            out[key] = merged(tree[key], scale, dtype)
         else:
-            out[key] = merged(tree[key], scale) if isinstance(value, dict) else value
+            out[key] = value.astype(dtype or value.dtype)
     return out
 
 
@@ -58,9 +63,11 @@ def merged_by_layer(
             make = partial(_layer, kind, value, adapter, scale, whole[key])
             out[key] = quantize.Stack(whole[key].shape, whole[key].dtype, make)
         elif adapter is not None:
-            out[key] = _merged(value, adapter, scale)
+            out[key] = _merged(value, adapter, scale, whole[key].dtype)
+        elif isinstance(value, dict):
+            out[key] = merged_by_layer(tree[key], whole[key], scale, kind)
         else:
-            out[key] = merged_by_layer(tree[key], whole[key], scale, kind) if isinstance(value, dict) else value
+            out[key] = value.astype(whole[key].dtype)
     return out
 
 
@@ -73,11 +80,11 @@ def _layer(kind: packed_matrix.Format, parts: Any, adapter: Any, scale: float, w
 @partial(jax.jit, static_argnums=(0, 1))
 def _dequantised(kind: packed_matrix.Format, rows: int, parts: Any, adapter: Any, scale: float) -> Array:
     matrix = quantize.dequantise(kind, parts, rows)
-    return matrix if adapter is None else _merged(matrix, adapter, scale)
+    return matrix if adapter is None else _merged(matrix, adapter, scale, None)
 
 
-@jax.jit
-def _merged(matrix: Array, adapter: dict[str, Array], scale: float) -> Array:
+@partial(jax.jit, static_argnums=3)
+def _merged(matrix: Array, adapter: dict[str, Array], scale: float, dtype: Any) -> Array:
     with jax.default_matmul_precision("highest"):
         update = jnp.einsum("...ir,...ro->...io", adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32))
-    return (matrix.astype(jnp.float32) + scale * update).astype(matrix.dtype)
+    return (matrix.astype(jnp.float32) + scale * update).astype(dtype or matrix.dtype)

@@ -65,6 +65,7 @@ class ModelStructure:
     """With adapters, only they are trained, and the frozen weights may be quantised.
 
     length: most tokens of the job's sequences, of which `config` is the config; None where nothing says.
+    exported_dtype: of weights into which adapters are merged; None for that in which the frozen ones are kept.
     """
 
     config: ModelConfig
@@ -74,6 +75,7 @@ class ModelStructure:
     adapters: Adapters | None = None
     quantization: packed_matrix.Format | None = None
     length: int | None = None
+    exported_dtype: str | None = None
 
     @cached_property
     def weights(self) -> Weights:

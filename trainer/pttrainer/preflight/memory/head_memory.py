@@ -43,24 +43,34 @@ def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[B
     config, logits = of.config, _logits(of, fitted.LOGITS)
     numbers = config.vocab_size * config.d_model // of.axis("tensor")
     stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.structure.param_dtype, of.structure.compute_dtype))
-    # One after the other, so that there is one at a time in the format that it is stored in.
-    gathered = [Buffer("embedding or head, gathered as stored", stored, "train")] if stored != computed else []
-    gathered += _layer_embeddings(of)
     head = Buffer("head, gathered", computed, "train")
+    if stored == computed:
+        return _unconverted_head(of, kept, head), []
+    # One after the other, so that there is one at a time in the format that it is stored in.
+    gathered = [Buffer("embedding or head, gathered as stored", stored, "train"), *_layer_embeddings(of)]
     both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     here, stay = ([], [both]) if of.has_micro_batches else ([head], [])
     if not by_token(of.spec.algorithm):
-        slopes = _logits(of, ITEM_BYTES[of.structure.compute_dtype])
-        # Of a head that is stored as it is computed with, the compiler makes the gradient, although nothing reads it.
-        unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
         if of.has_micro_batches and not config.tied_head:  # both are converted before the layers
-            return [gathered, [kept, logits], *unread], stay
+            return [gathered, [kept, logits]], stay
         is_whole = of.structure.quantization is None and not of.has_micro_batches
         if of.has_explicit_collectives and is_whole:  # logits are made behind the conversion
-            return [[kept, *gathered, *here], [kept, *here, logits], *unread], stay
-        return [[kept, *gathered, *here, logits], *unread], stay
+            return [[kept, *gathered, *here], [kept, *here, logits]], stay
+        return [[kept, *gathered, *here, logits]], stay
     is_early = (config.tied_head and not of.has_explicit_collectives) or of.has_micro_batches
     return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
+
+
+def _unconverted_head(of: JobShapes, kept: Buffer, head: Buffer) -> list[list[Buffer]]:
+    """Return the moments of the loss with a frozen head that is stored as it is computed with."""
+    if by_token(of.spec.algorithm):
+        again = int(fitted.FROZEN_TABLE * head.bytes) if of.config.tied_head else 0
+        table = [Buffer("embedding, beside the head", again, "train")] if again else []
+        return [[kept, *_layer_embeddings(of), head, _logits(of, fitted.LOGITS), *table]]
+    # The compiler makes the head's gradient, although nothing reads it.
+    bytes_each = ITEM_BYTES[of.structure.compute_dtype]
+    gradient = Buffer("gradient of the head", 4 * head.bytes // bytes_each, "train")
+    return [[kept, head, _logits(of, fitted.LOGITS)], [kept, head, gradient, _logits(of, bytes_each)]]
 
 
 def _logits(of: JobShapes, each: float) -> Buffer:

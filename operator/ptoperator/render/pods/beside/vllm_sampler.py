@@ -104,7 +104,4 @@ def _flags(layout: Layout, model: Mounted) -> list[str]:
 def _dtype(layout: Layout) -> str:
     """Return the number format in which the trainer computes: vLLM's own choice may be another."""
     spec = layout.job.spec
-    compute = spec.training.precision.compute
-    if compute != "auto":
-        return compute
-    return "float32" if spec.accelerator.type.startswith("cpu-") else "bfloat16"
+    return spec.training.formats(on_cpu=spec.accelerator.type.startswith("cpu-")).compute
