@@ -197,7 +197,7 @@ def measure(case: Case) -> dict[str, Any]:
     return {
         "fits": compiled.fits,
         "peak": round(compiled.peak / GIB, 3),
-        "arguments": round(compiled.arguments / GIB, 3),
+        "arguments": round(compiled.arguments / GIB, 4),
         "cpuSeconds": round(time.process_time() - before, 1),
         "hostGib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
     }

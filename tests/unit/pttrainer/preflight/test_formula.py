@@ -43,16 +43,19 @@ def test_a_third_of_the_cases_at_least_was_held_out() -> None:
     assert sum(case.held for case in CASES) * 3 >= len(CASES)
 
 
-def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_of_their_own() -> None:
+@pytest.mark.parametrize(("params", "each"), [("auto", 2), ("float32", 4)])
+def test_full_training_holds_twelve_bytes_a_weight_and_adapters_what_is_read_and_twelve_of_their_own(
+    params: str, each: int
+) -> None:
     full, lora = (
         formula.memory(shapes_of(spec("llama3.1-8b", "v6e-16", batchSize=16, **more))).program.arguments
-        for more in ({}, {"lora": {"rank": 16}})
+        for more in ({}, {"lora": {"rank": 16}, "precision": {"params": params}})
     )
     weights = 8_030_261_248
     assert full * 16 == pytest.approx(12 * weights, rel=1e-3)
     adapters = 41_943_040  # 16 · Σ (inputs + outputs) of seven matrices of 32 layers
     # Each adapter is split along one of its sides only, so a device holds more than its share of them.
-    assert 4 * weights / 16 + 12 * adapters / 16 < lora < 4 * weights / 16 + 12 * adapters
+    assert each * weights / 16 + 12 * adapters / 16 < lora < each * weights / 16 + 12 * adapters
 
 
 def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -> None:
@@ -160,6 +163,7 @@ def test_a_frozen_head_that_is_the_embedding_is_gathered_after_the_layers_unless
 
     def temporaries(**more: Any) -> int:
         fields = {"batchSize": 4, "sequenceLength": 4096, "remat": "full", "lora": {"rank": 16}, **more}
+        fields["precision"] = {"params": "float32"}
         return formula.memory(shapes_of(spec("gemma3-12b", "v5p-8", **fields))).program.temporaries
 
     head, kept = 6 * 262_208 * 3840, 2 * 48 * 4096 * 3840  # as stored and as computed with; one row
@@ -173,9 +177,9 @@ def test_frozen_matrices_of_attention_are_there_twice_where_a_devices_part_fills
         parts = formula.memory(shapes_of(spec(model, accelerator, **fields))).parts
         return sum(part.bytes for part in parts if part.name == "matrices, laid out anew")
 
-    of_attention = 4 * 34 * 640 * (2048 + 1024 + 1024)
-    assert copied("gemma3-4b", "v5p-8", 2048) == of_attention
-    assert copied("gemma3-4b", "v5p-8", 4096) == of_attention
+    numbers = 34 * 640 * (2048 + 1024 + 1024)
+    assert copied("gemma3-4b", "v5p-8", 2048) == 2 * numbers
+    assert copied("gemma3-4b", "v5p-8", 4096, precision={"params": "float32"}) == 4 * numbers
     assert copied("gemma3-12b", "v6e-32", 4096) == 0  # 120 of 128 lanes
     assert copied("gemma3-4b", "v5p-8", 4096, quantization={"weights": "nf4"}) == 0
     assert copied("gemma3-4b", "v5p-8", 2048, parallelism={"fsdp": 2, "tensor": 2}) == 0
@@ -222,7 +226,7 @@ def test_one_image_of_a_device_is_scored_without_a_kernel_and_a_frozen_tower_has
 
 @pytest.mark.parametrize(
     ("training", "compiled_gib"),
-    [({"vision": "frozen"}, 1.05), ({"vision": "all"}, 5.16), ({"vision": "lora", "lora": {"rank": 16}}, 4.30)],
+    [({"vision": "frozen"}, 1.05), ({"vision": "all"}, 5.16), ({"vision": "lora", "lora": {"rank": 16}}, 4.10)],
 )
 def test_a_vision_towers_activations_are_counted_as_the_compiler_has_them(
     tmp_path: Path, training: dict[str, Any], compiled_gib: float

@@ -4,7 +4,7 @@ TIED_HEAD = 7.9
 HEAD = 7.0
 SECOND_HEAD = 4.0
 FROZEN_TABLE = 0.7
-"""Of a frozen head's bytes, where it is the embedding and stored as it is computed with."""
+"""Of a frozen head's bytes, on v6e, where it is the embedding and stored as it is computed with."""
 LOGITS = 10.0
 TIED_LOGITS = 3.0
 MLP = 8.0

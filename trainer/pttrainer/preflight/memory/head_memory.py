@@ -44,11 +44,12 @@ def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[B
     numbers = config.vocab_size * config.d_model // of.axis("tensor")
     stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.structure.param_dtype, of.structure.compute_dtype))
     head = Buffer("head, gathered", computed, "train")
+    both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     if stored == computed:
-        return _unconverted_head(of, kept, head), []
+        stays = of.has_micro_batches and not of.has_explicit_collectives
+        return _unconverted_head(of, kept, head), [both] if stays else []
     # One after the other, so that there is one at a time in the format that it is stored in.
     gathered = [Buffer("embedding or head, gathered as stored", stored, "train"), *_layer_embeddings(of)]
-    both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     here, stay = ([], [both]) if of.has_micro_batches else ([head], [])
     if not by_token(of.spec.algorithm):
         if of.has_micro_batches and not config.tied_head:  # both are converted before the layers
@@ -64,7 +65,8 @@ def frozen_head(of: JobShapes, kept: Buffer) -> tuple[list[list[Buffer]], list[B
 def _unconverted_head(of: JobShapes, kept: Buffer, head: Buffer) -> list[list[Buffer]]:
     """Return the moments of the loss with a frozen head that is stored as it is computed with."""
     if by_token(of.spec.algorithm):
-        again = int(fitted.FROZEN_TABLE * head.bytes) if of.config.tied_head else 0
+        is_there_twice = of.config.tied_head and of.slice.generation == "v6e"
+        again = int(fitted.FROZEN_TABLE * head.bytes) if is_there_twice else 0
         table = [Buffer("embedding, beside the head", again, "train")] if again else []
         return [[kept, *_layer_embeddings(of), head, _logits(of, fitted.LOGITS), *table]]
     # The compiler makes the head's gradient, although nothing reads it.
