@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -96,16 +97,20 @@ class Model(ModelStructure):
     def merged(self, params: Params) -> Params:
         """Return weights for `without_adapters.unquantised` that compute the same, in `exported_dtype`.
 
-        Quantised matrices become a `quantize.Stack`: all of one at once may exceed the devices' memory.
+        With that, or with quantised matrices, those of layers are a `quantize.Stack`.
         """
         if self.adapters is None:
             return params
-        if self.quantization is None:
-            return init_and_merge.merged(params, self.adapters.scale, self.exported_dtype)
-        whole = replace(
-            self.without_adapters.unquantised, param_dtype=self.exported_dtype or self.param_dtype
-        ).abstract()
-        return init_and_merge.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
+        scale, dtype = self.adapters.scale, self.exported_dtype
+        if self.quantization is None and dtype is None:
+            return init_and_merge.merged(params, scale)
+        whole = replace(self.without_adapters.unquantised, param_dtype=dtype or self.param_dtype).abstract()
+        stacks = [group.name for group in self.config.groups]
+        others = {name: part for name, part in params.items() if name not in stacks}
+        by_layer = partial(init_and_merge.merged_by_layer, scale=scale, kind=self.quantization)
+        return init_and_merge.merged(others, scale, dtype) | {
+            name: by_layer(params[name], whole[name]) for name in stacks
+        }
 
     def forward(
         self,

@@ -127,7 +127,7 @@ def test_merged_matrices_compute_the_same_and_every_adapter_learns(case: str) ->
         return jnp.sum(jnp.sin(out)), out
 
     (_, apart), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(trained)
-    whole = model.merged(params)
+    whole = jax.tree.map(np.asarray, model.merged(params))
     together = jax.jit(lambda params: embeddings(model.without_adapters, params))(whole)
     without = jax.jit(lambda params: embeddings(model.without_adapters, params))(frozen)
     scale = np.abs(apart).max()

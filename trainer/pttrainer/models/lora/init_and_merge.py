@@ -53,28 +53,36 @@ def merged(tree: dict[str, Any], scale: float, dtype: str | None = None) -> dict
 
 
 def merged_by_layer(
-    tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: packed_matrix.Format
+    tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: packed_matrix.Format | None
 ) -> dict[str, Any]:
-    """Merge like `merged`, for a tree with quantised matrices. whole: shapes and number formats of the result."""
+    """Merge stacks of layers like `merged`, into stacks that are made one layer at a time, on demand.
+
+    All at once may exceed the devices' memory. whole: shapes and number formats of the result; kind: of quantised ones.
+    """
     out: dict[str, Any] = {}
     for key, value in without_adapters(tree).items():
-        adapter = tree.get(f"{key}{SUFFIX}")
-        if quantize.is_quantised(value):
-            make = partial(_layer, kind, value, adapter, scale, whole[key])
-            out[key] = quantize.Stack(whole[key].shape, whole[key].dtype, make)
-        elif adapter is not None:
-            out[key] = _merged(value, adapter, scale, whole[key].dtype)
-        elif isinstance(value, dict):
+        if isinstance(value, dict) and not quantize.is_quantised(value):
             out[key] = merged_by_layer(tree[key], whole[key], scale, kind)
         else:
-            out[key] = value.astype(whole[key].dtype)
+            make = partial(_layer, kind, value, tree.get(f"{key}{SUFFIX}"), scale, whole[key])
+            out[key] = quantize.Stack(whole[key].shape, whole[key].dtype, make)
     return out
 
 
-def _layer(kind: packed_matrix.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
-    of_layer = jax.tree.map(lambda x: x[index : index + 1], (parts, adapter))
-    merged_layer: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
+def _layer(kind: packed_matrix.Format | None, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
+    matrix, of_layer = _cut_out((parts, adapter), index)
+    if kind is not None and quantize.is_quantised(parts):
+        matrix = _dequantised(kind, whole.shape[-2], matrix, of_layer, scale)
+    elif of_layer is not None:
+        matrix = _merged(matrix, of_layer, scale, whole.dtype)
+    merged_layer: Array = matrix[0].astype(whole.dtype)
     return merged_layer
+
+
+@jax.jit
+def _cut_out(stacks: Any, index: int) -> Any:
+    """Return a layer of each stack, as a stack of one."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, index, 1), stacks)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
