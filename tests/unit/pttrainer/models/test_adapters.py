@@ -24,6 +24,7 @@ from pttrainer.models.loading import model_loader
 from pttrainer.models.loading.model_spec import structure_of
 from pttrainer.models.lora import adapters
 from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.quantization.quantize import Stack
 from pttrainer.models.weights.safetensors_file import read_header
 from pttrainer.preflight.shapes.job_shapes import JobShapes, shapes_of
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
@@ -143,6 +144,7 @@ def test_frozen_weights_are_kept_as_they_are_read_and_what_is_merged_into_them_i
         lambda one, of: np.testing.assert_array_equal(one, np.asarray(of).astype(exported)), model.merged(whole), wanted
     )
     assert {str(one.dtype) for one in jax.tree.leaves(model.merged(whole))} == {exported}
+    assert isinstance(model.merged(whole)["layers"]["mlp"]["gate"], Stack), "all layers at once may not fit"
 
 
 def test_full_training_keeps_float32_masters() -> None:
