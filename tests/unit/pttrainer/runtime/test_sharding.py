@@ -80,13 +80,8 @@ def test_on_tpus_the_inner_axis_of_an_mlp_is_split_where_its_parts_fill_rows_of_
         ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (32, 2880, 2880), (32, 45, 2880)),
         ("tpu", (1, 8, 1, 1, 1), ("layer", "expert", "expert_embed", "mlp"), (2, 128, 2880, 2880), (2, 16, 2880, 2880)),
         ("tpu", (1, 8, 1, 1, 1), ("layer", "expert", "mlp", "expert_embed"), (2, 120, 2880, 2880), (2, 120, 2880, 360)),
-        (
-            "tpu",
-            (1, 16, 1, 1, 1),
-            ("expert", "expert_embed", "mlp"),
-            (128, 2816, 704),
-            (128, 176, 704),
-        ),  # whole: turned
+        # Whole ones of 2,816 x 704 would be kept turned.
+        ("tpu", (1, 16, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2816, 704), (128, 176, 704)),
         ("tpu", (1, 16, 1, 1, 1), ("expert", "mlp", "expert_embed"), (128, 704, 2816), (128, 704, 176)),
         ("tpu", (1, 64, 1, 1, 1), ("expert", "expert_embed", "mlp"), (128, 2048, 768), (128, 32, 768)),
         ("tpu", (1, 256, 2, 1, 1), ("expert", "expert_embed", "mlp"), (256, 7168, 2048), (256, 28, 1024)),

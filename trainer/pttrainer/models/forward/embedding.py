@@ -15,9 +15,6 @@ from pttrainer.models.lora import adapters as lora
 from pttrainer.models.shapes.structure import ModelStructure, Params
 from pttrainer.runtime.distributed import explicit_collectives, sharding
 
-Place = Callable[[Array, tuple[str | None, ...]], Array]
-"""Pins a table's layout."""
-
 
 def embed(
     model: ModelStructure,
@@ -33,8 +30,8 @@ def embed(
     is_explicit: the look-up's collectives are written out (`explicit_collectives`). in_sampler: a vocabulary that the
     devices of `tensor` do not divide is looked up on each of them, which holds it whole.
     """
-    place = sharding.constrain_fitting if in_sampler else sharding.constrain
-    x_BTD = _looked_up(decoder.embedding[...], tokens_BT, model.compute_dtype, place, is_explicit=is_explicit)
+    table_VD, dtype = decoder.embedding[...], model.compute_dtype
+    x_BTD = _looked_up(table_VD, tokens_BT, dtype, is_explicit=is_explicit, in_sampler=in_sampler)
     if decoder.embedding_lora is not None:
         x_BTD = x_BTD + _low_rank(decoder.embedding_lora, tokens_BT, model.compute_dtype)
     if noisy is not None:
@@ -58,14 +55,15 @@ def for_layers(
     if of is None:
         return None
     drop = None if dropped is None else dropped(jnp.int32(model.config.layers))
-    own_BTX = _looked_up(of.table[...], tokens_BT, model.compute_dtype, sharding.constrain, is_explicit=is_explicit)
+    own_BTX = _looked_up(of.table[...], tokens_BT, model.compute_dtype, is_explicit=is_explicit)
     return sharding.constrain(of(own_BTX, x_BTD, drop), ("batch", "sequence", None, None))
 
 
-def _looked_up(table_VD: Array, tokens_BT: Array, dtype: str, place: Place, *, is_explicit: bool) -> Array:
+def _looked_up(table_VD: Array, tokens_BT: Array, dtype: str, *, is_explicit: bool, in_sampler: bool = False) -> Array:
     if is_explicit:
         return explicit_collectives.look_up(table_VD, tokens_BT, dtype)
     # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
+    place = sharding.constrain_fitting if in_sampler else sharding.constrain
     return place(table_VD.astype(dtype), ("vocab", None))[tokens_BT]
 
 
